@@ -1,0 +1,63 @@
+import type { ConversationRow, ModelCard, StoredConversation } from "./types";
+
+/** An answer of the JSON API that is not a success; `code` is the server's own name for it. */
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+function csrfToken(): string {
+  const cookie = document.cookie.split("; ").find((part) => part.startsWith("csrftoken="));
+  if (cookie) return decodeURIComponent(cookie.slice("csrftoken=".length));
+  return document.querySelector<HTMLMetaElement>('meta[name="csrf-token"]')?.content ?? "";
+}
+
+async function call<T>(method: string, path: string, body?: unknown): Promise<T> {
+  const headers: Record<string, string> = { Accept: "application/json" };
+  if (method !== "GET") headers["X-CSRFToken"] = csrfToken();
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  let response: Response;
+  try {
+    response = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), credentials: "same-origin" });
+  } catch {
+    throw new ApiError(0, "offline", "No connection.");
+  }
+  if (response.status === 204) return undefined as T;
+  const text = await response.text();
+  let parsed: unknown = null;
+  try {
+    parsed = text ? JSON.parse(text) : null;
+  } catch {
+    /* an HTML error page: the status line below says what is known */
+  }
+  if (!response.ok) {
+    const error = (parsed ?? {}) as { code?: string; message?: string };
+    throw new ApiError(response.status, error.code ?? `http_${response.status}`, error.message ?? `The server answered ${response.status}.`);
+  }
+  return parsed as T;
+}
+
+export interface ConversationPage {
+  items: ConversationRow[];
+  next: string | null;
+}
+
+export interface ImportBody {
+  title: string;
+  messages: { id: string; parent_id: string | null; role: string; content: string }[];
+}
+
+export const api = {
+  models: () => call<ModelCard[]>("GET", "/api/models"),
+  conversations: (query = "", before = "") =>
+    call<ConversationPage>("GET", `/api/conversations?q=${encodeURIComponent(query)}&before=${encodeURIComponent(before)}`),
+  conversation: (id: string) => call<StoredConversation>("GET", `/api/conversations/${encodeURIComponent(id)}`),
+  rename: (id: string, title: string) => call<unknown>("PATCH", `/api/conversations/${encodeURIComponent(id)}`, { title }),
+  remove: (id: string) => call<void>("DELETE", `/api/conversations/${encodeURIComponent(id)}`),
+  importConversation: (body: ImportBody) => call<{ id: string }>("POST", "/api/conversations/import", body),
+};
