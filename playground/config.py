@@ -1,0 +1,54 @@
+"""Every setting that a person can change, read once from the environment or from ``.env``. Listed in ``.env.example``."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+
+class Config(BaseSettings):
+    """Field names in capitals are the variable names. Lists are comma-separated."""
+
+    model_config = SettingsConfigDict(env_file=BASE_DIR / ".env", env_ignore_empty=True, extra="ignore")
+
+    # Web
+    secret_key: str = Field("", description="Signs cookies. Empty: made once and kept in DATA_DIR.")
+    debug: bool = Field(False, description="Django's debug pages. Never in production.")
+    allowed_hosts: str = Field("", description="Host names served besides localhost, comma-separated.")
+    csrf_trusted_origins: str = Field("", description="Origins behind a proxy, comma-separated, with scheme.")
+    behind_https: bool = Field(False, description="Set secure cookies and trust X-Forwarded-Proto of the proxy.")
+    host: str = Field("127.0.0.1", description="Address that `make run` listens on.")
+    port: int | None = Field(None, description="Port of `make run`. Empty: 8000 or the next free one.")
+    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")
+
+    # Storage
+    data_dir: Path = Field(BASE_DIR / ".run", description="Database, logs and the embedded Redis server of the default mode.")
+    database_url: str = Field("", description="postgres://... Empty: SQLite in DATA_DIR.")
+    redis_url: str = Field("", description="redis://... Empty: `make run` starts an embedded server.")
+
+    # Engine
+    models: str = Field("smollm2-135m-instruct", description="Models served, comma-separated; the first is the default.")
+    engine_pool: str = Field("", description="ENGINESxGPUS of a worker, as 1x8 or 8x1, or cpu. Empty: what the machine has.")
+    engine_backend: str = Field("auto", description="auto, torch or monokernel.")
+    engine_dtype: str = Field("auto", description="auto, float32, float16 or bfloat16.")
+    context_tokens: int | None = Field(None, description="Shorter context than the model's, in tokens.")
+
+    # Limits
+    max_message_bytes: int = Field(5_000_000, description="Largest message taken over the socket, in bytes.")
+    max_queued: int = Field(200, description="Generations waiting at most, over all users.")
+    max_active_per_owner: int = Field(8, description="Generations queued or running at once for one user or visitor.")
+    stream_ttl_seconds: int = Field(3600, description="How long a finished stream can be resumed from Redis.")
+    viewer_window_bytes: int = Field(262_144, description="Unacknowledged bytes at most per viewer and generation.")
+
+    @property
+    def model_names(self) -> list[str]:
+        return split(self.models)
+
+
+def split(value: str) -> list[str]:
+    return [item.strip() for item in value.split(",") if item.strip()]
+
+
+config = Config()

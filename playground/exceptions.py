@@ -1,0 +1,90 @@
+"""Errors that a caller of the playground can meet. HTTP, WebSocket and task edges map them once to ``{code, message}``."""
+
+
+class PlaygroundError(Exception):
+    """``code`` is stable and machine-readable, ``status`` the HTTP status, the message is for people."""
+
+    code = "error"
+    status = 400
+
+    def __init__(self, message: str):
+        super().__init__(message)
+        self.message = message
+
+
+class Malformed(PlaygroundError):
+    """The frame or body is no JSON, or not of the documented shape."""
+
+    code = "malformed"
+
+
+class InvalidParameter(PlaygroundError):
+    """A parameter is out of range; names it and its limits."""
+
+    code = "invalid_request"
+
+
+class EmptyPrompt(PlaygroundError):
+    """There is nothing to answer."""
+
+    code = "empty_prompt"
+
+
+class PromptTooLong(PlaygroundError):
+    """The prompt does not fit the context; carries both numbers."""
+
+    code = "prompt_too_long"
+
+    def __init__(self, *, prompt_tokens: int, context_tokens: int, model: str):
+        self.prompt_tokens, self.context_tokens = prompt_tokens, context_tokens
+        over = max(1, prompt_tokens - context_tokens)  # a prompt that fills the context leaves no room for an answer
+        super().__init__(f"This prompt has {prompt_tokens:,} tokens; {model} takes {context_tokens:,}. Shorten it by {over:,}.")
+
+
+class MessageTooLarge(PlaygroundError):
+    """A frame or body over the byte limit."""
+
+    code = "message_too_large"
+    status = 413
+
+    def __init__(self, *, size_bytes: int, limit_bytes: int):
+        super().__init__(f"This message is {size_bytes / 1e6:.1f} MB; the limit is {limit_bytes / 1e6:g} MB.")
+
+
+class UnknownModel(PlaygroundError):
+    """No such model is served here."""
+
+    code = "unknown_model"
+    status = 404
+
+    def __init__(self, *, model: str, served: int):
+        super().__init__(f"There is no model '{model[:100]}' here. Choose one of {served}.")
+
+
+class NotFound(PlaygroundError):
+    """The object does not exist or belongs to somebody else."""
+
+    code = "not_found"
+    status = 404
+
+
+class QueueFull(PlaygroundError):
+    code = "queue_full"
+    status = 503
+
+    def __init__(self):
+        super().__init__("All engines are busy and the queue is full. Nothing was sent.")
+
+
+class TooManyRequests(PlaygroundError):
+    """A rate limit or quota; the message says when it is free again."""
+
+    code = "rate_limited"
+    status = 429
+
+
+class Unavailable(PlaygroundError):
+    """Redis or the database does not answer."""
+
+    code = "unavailable"
+    status = 503

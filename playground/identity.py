@@ -1,0 +1,96 @@
+"""Who asks: a signed-in user or an anonymous visitor, known by a signed cookie, over HTTP and WebSocket alike."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.conf import settings
+from django.contrib.auth.models import AbstractBaseUser
+from django.core import signing
+from django.http import HttpRequest, HttpResponse
+
+COOKIE = "visitor"
+COOKIE_AGE_SECONDS = 365 * 24 * 3600
+_SALT = "playground.visitor"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Exactly one of ``user`` and ``visitor_id`` is set."""
+
+    user: AbstractBaseUser | None = None
+    visitor_id: UUID | None = None
+
+    @property
+    def key(self) -> str:
+        """Stable text for limits and logs."""
+        return f"user:{self.user.pk}" if self.user else f"visitor:{self.visitor_id}"
+
+    def fields(self) -> dict:
+        """The columns that mark a row as this owner's."""
+        return {"user": self.user, "visitor_id": None if self.user else self.visitor_id}
+
+
+def visitor_from_cookie(value: str | None) -> UUID | None:
+    """The visitor's id, or None when the cookie is missing, forged or too old."""
+    try:
+        return UUID(signing.loads(value or "", salt=_SALT, max_age=COOKIE_AGE_SECONDS))
+    except (signing.BadSignature, ValueError):
+        return None
+
+
+def visitor_cookie(visitor_id: UUID) -> str:
+    return signing.dumps(str(visitor_id), salt=_SALT)
+
+
+def owner_from_scope(scope: dict) -> Owner:
+    """The owner of a WebSocket, from the session or the visitor cookie; without either an identity of this socket alone."""
+    user = scope.get("user")
+    if user is not None and user.is_authenticated:
+        return Owner(user=user)
+    return Owner(visitor_id=visitor_from_cookie(scope.get("cookies", {}).get(COOKIE)) or uuid4())
+
+
+class OwnerMiddleware:
+    """Sets ``request.owner`` and, for a first visit, the visitor cookie. Stands after the authentication middleware."""
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse | Awaitable[HttpResponse]]):
+        self.get_response = get_response
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> HttpResponse | Awaitable[HttpResponse]:
+        if iscoroutinefunction(self):
+            return self._acall(request)
+        request.owner, new_visitor = _owner_of(request, request.user)
+        return _with_cookie(self.get_response(request), new_visitor)
+
+    async def _acall(self, request: HttpRequest) -> HttpResponse:
+        request.owner, new_visitor = _owner_of(request, await request.auser())
+        return _with_cookie(await self.get_response(request), new_visitor)
+
+
+def _owner_of(request: HttpRequest, user: AbstractBaseUser) -> tuple[Owner, UUID | None]:
+    known = visitor_from_cookie(request.COOKIES.get(COOKIE))
+    request.visitor_id = known
+    if user.is_authenticated:
+        return Owner(user=user), None
+    new = None if known else uuid4()
+    return Owner(visitor_id=known or new), new
+
+
+def _with_cookie(response: HttpResponse, new_visitor: UUID | None) -> HttpResponse:
+    if new_visitor:
+        response.set_cookie(
+            COOKIE,
+            visitor_cookie(new_visitor),
+            max_age=COOKIE_AGE_SECONDS,
+            httponly=True,
+            samesite="Lax",
+            secure=settings.SESSION_COOKIE_SECURE,
+        )
+    return response

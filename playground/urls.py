@@ -1,0 +1,15 @@
+from django.contrib import admin
+from django.urls import path
+
+from playground import health
+from playground.chat import views
+from playground.chat.api import api
+
+urlpatterns = [
+    path("", views.playground_page, name="playground"),
+    path("c/<uuid:conversation_id>", views.playground_page, name="conversation"),
+    path("api/", api.urls),
+    path("admin/", admin.site.urls),
+    path("healthz", health.healthz),
+    path("readyz", health.readyz),
+]
