@@ -338,7 +338,7 @@ class Lease:
 
         Raises EngineError for a request that the engine refuses.
         """
-        from engine import GenerationRequest, SamplingParams
+        from engine.request import GenerationRequest, SamplingParams
 
         sampling = {k: v for k, v in params.items() if k != "model"}
         sampling["stop"] = tuple(sampling.get("stop", ()))

@@ -53,7 +53,7 @@ def owner_from_scope(scope: dict) -> Owner:
 
 
 class OwnerMiddleware:
-    """Sets ``request.owner`` and, for a first visit, the visitor cookie. Stands after the authentication middleware."""
+    """Sets ``request.owner`` and, on the first page, the visitor cookie. Stands after the authentication middleware."""
 
     sync_capable = True
     async_capable = True
@@ -84,7 +84,7 @@ def _owner_of(request: HttpRequest, user: AbstractBaseUser) -> tuple[Owner, UUID
 
 
 def _with_cookie(response: HttpResponse, new_visitor: UUID | None) -> HttpResponse:
-    if new_visitor:
+    if new_visitor and response.get("Content-Type", "").startswith("text/html"):
         response.set_cookie(
             COOKIE,
             visitor_cookie(new_visitor),

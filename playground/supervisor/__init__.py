@@ -1,0 +1,1 @@
+"""The default mode: one command starts every process on this machine and stops them all again."""

@@ -1,0 +1,5 @@
+import sys
+
+from playground.supervisor.supervisor import main
+
+sys.exit(main())
