@@ -81,8 +81,8 @@ class Control:
       status [STATUS_WORDS]  pinned; see STATUS_*
       stop_word [1]          pinned; host writes 1, the kernel reads it once per token
       error  [ERROR_WORDS]   pinned; see ERROR_*
-      device [64]            device memory, zeroed by reset(): 0 grid-barrier counter, 1 abort flag (set by the first error),
-                             2 agreed stop word, 3.. free for the path
+      device [64]            device memory, zeroed by reset(): word 1 is claimed (0 -> code) by the first reporter of an error;
+                             words 2..31 are the portable path's (4: prefill failed), 32..63 a faster path's
     """
 
     def __init__(self, max_tokens: int, device: torch.device, rank: int = 0):
@@ -120,7 +120,7 @@ class Control:
 
     @property
     def finish_reason(self) -> str | None:
-        """"stop" | "length" | "cancelled"; None while running or after an error."""
+        """ "stop" | "length" | "cancelled"; None while running or after an error."""
         return FINISH_NAMES.get(int(self._status[STATUS_FINISH])) if self.done else None
 
     def poll(self) -> list[int]:

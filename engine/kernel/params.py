@@ -37,6 +37,7 @@ class ParamBlock:
         self.floats = torch.zeros(FLOATS, dtype=torch.float32, device=device)
         self._ints = torch.zeros(INTS, dtype=torch.int32, pin_memory=pinned)
         self._floats = torch.zeros(FLOATS, dtype=torch.float32, pin_memory=pinned)
+        self.ints[SPIN_LIMIT] = DEFAULT_SPIN_LIMIT  # a prefill alone needs nothing else
 
     def write(
         self, sampling: SamplingParams, seed: int, stop_ids: frozenset[int], max_tokens: int, spin_limit: int = DEFAULT_SPIN_LIMIT

@@ -1,0 +1,420 @@
+"""Compile-time sizes of the fast path and the order in which it streams the weights.
+
+A **unit** is what one ring slot holds and one matrix instruction chain multiplies: 64 segment rows of KW = 64 * boxes columns, stored
+as `boxes` contiguous [64, 64] tiles. A matrix row of K columns is cut into ``segments`` = K / KW pieces (rounded up to a power of two,
+padded with zeros); segment row m of a unit is row m // segments, segment m % segments, so a unit holds 64 // segments matrix rows.
+
+All units of the model form one array [units, boxes, 64, 64] in the order of use. Layers before ``Plan.common_layers`` are computed by
+all CTAs together (one lane, or lanes whose sum is needed at once); in the later layers the CTAs form ``groups``, each of which owns
+``group_lanes`` lanes and needs the others only through sums that are ``delay`` layers old.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.config import Head, ModelConfig, Reduction
+from engine.weights import LayerWeights, ModelWeights
+
+PARITIES = 8  # activation buffers of this many consecutive layers exist side by side
+RESET_AHEAD = 2  # a writer clears the buffer of the layer that comes this many later
+MAX_SPLITS = 16
+KV_ROWS = 64  # positions of one KV unit
+SHARED_LIMIT = 232_448 - 5_120  # bytes; the rest is scratch of the compiler and barriers
+
+
+@dataclass(frozen=True)
+class Mode:
+    """Sizes of the layers computed by ``ctas`` CTAs together, for ``lanes`` lanes one after the other. Heads, K and F are of one such lane."""
+
+    ctas: int
+    lanes: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    segments_o: int
+    segments_f: int
+    splits: int
+    sums: int  # lanes whose partial sums are kept apart in the output of O and W2
+    units_qkv: int
+    units_o: int
+    units_w13: int
+    units_w2: int
+
+    @property
+    def units_lane(self) -> int:
+        return self.units_qkv + self.units_o + self.units_w13 + self.units_w2
+
+    @property
+    def units_layer(self) -> int:
+        return self.lanes * self.units_lane
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything the kernel is compiled for. Offsets count 16-bit elements inside one parity of the activation buffer."""
+
+    ctas: int
+    layers: int
+    common_layers: int
+    lanes: int
+    groups: int
+    group_lanes: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    ffn: int
+    vocab: int
+    context: int
+    boxes: int
+    slots: int
+    in_flight: int
+    segments_d: int
+    x_rows: int  # rows of the shared tiles that hold a phase's input
+    common: Mode
+    lane: Mode
+    units_head: int
+    window: int  # 0: none
+    windowed: int  # bit per layer
+    delay: int
+    past_from: int  # first layer with delayed sums
+    own_scale: float
+    exchange: bool  # some layer needs the other lanes' delayed sums
+    head_mean: bool  # the head takes the mean of the normalised lanes, else the norm of their sum
+    lane_norms: bool
+    bias: bool
+    eps: float
+    early: int  # arrivals that a wait may leave out, since the data are checked themselves
+    profile: bool = False
+
+    @property
+    def kw(self) -> int:
+        return 64 * self.boxes
+
+    @property
+    def padded_hidden(self) -> int:
+        return self.segments_d * self.kw
+
+    @property
+    def rows(self) -> int:
+        """Matrix rows of a unit whose input is the hidden state."""
+        return 64 // self.segments_d
+
+    @property
+    def qkv_rows(self) -> int:
+        return (self.heads + 2 * self.kv_heads) * self.head_size
+
+    @property
+    def max_splits(self) -> int:
+        return max(self.common.splits, self.lane.splits)
+
+    # --- offsets in one parity of the activation buffer -----------------------------------------------------------------
+
+    @property
+    def at_qkv(self) -> int:
+        return 0
+
+    @property
+    def at_part(self) -> int:  # [heads, splits, head_size]: attention outputs of the splits
+        return _align(self.qkv_rows)
+
+    @property
+    def at_o(self) -> int:  # [1 + lanes, padded D]: sum over the lanes, then each lane's own
+        return _align(self.at_part + self.heads * self.max_splits * self.head_size)
+
+    @property
+    def at_u(self) -> int:  # [F]
+        return self.at_o + (1 + self.lanes) * self.padded_hidden
+
+    @property
+    def at_m(self) -> int:  # as at_o, for W2
+        return _align(self.at_u + max(self.ffn, self.common.segments_f * self.kw))
+
+    @property
+    def at_e(self) -> int:  # [2, lanes, padded D]: sums over the other lanes, of O and of W2
+        return self.at_m + (1 + self.lanes) * self.padded_hidden
+
+    @property
+    def act(self) -> int:
+        return _align(self.at_e + (2 * self.lanes * self.padded_hidden if self.exchange else 0))
+
+    @property
+    def presum_columns(self) -> int:
+        """Columns of the delayed sums that one CTA makes."""
+        return 2 * -(-self.hidden // (2 * self.ctas))
+
+    # --- units --------------------------------------------------------------------------------------------------------
+
+    @property
+    def first_lane_unit(self) -> int:
+        return self.common_layers * self.common.units_layer
+
+    @property
+    def units_group(self) -> int:
+        return (self.layers - self.common_layers) * self.lane.units_layer
+
+    @property
+    def first_head_unit(self) -> int:
+        return self.first_lane_unit + self.groups * self.units_group
+
+    @property
+    def units(self) -> int:
+        return self.first_head_unit + self.units_head
+
+    @property
+    def steps(self) -> int:
+        """Profile records of one token."""
+        return self.common_layers * 5 + (self.layers - self.common_layers) * (1 + 4 * self.group_lanes) + self.group_lanes + 3
+
+
+def _align(n: int) -> int:
+    return -(-n // 64) * 64
+
+
+def segments(columns: int, kw: int) -> int:
+    """Pieces of KW columns of a matrix row, rounded up to a power of two."""
+    return 1 << (-(-columns // kw) - 1).bit_length()
+
+
+def _power_of_two(n: int) -> int:
+    """The highest power of two that is at most n."""
+    return 1 << (n.bit_length() - 1)
+
+
+def choose_boxes(config: ModelConfig) -> int:
+    """3 or 4 tiles of 64 columns per unit: whichever pads fewer weight bytes; more bytes per unit wins a tie."""
+
+    def padded(boxes: int) -> float:
+        kw, lanes = 64 * boxes, config.n_lanes
+        if kw % config.head_size or config.head_size > 32 * boxes:
+            return float("inf")
+        size = 0
+        for rows, columns in (
+            ((config.q_size + 2 * config.kv_size) + 2 * config.ffn_size, config.hidden_size),
+            (config.hidden_size * lanes, config.q_size // lanes),
+            (config.hidden_size * lanes, config.ffn_size // lanes),
+        ):
+            size += rows * segments(columns, kw) * kw
+        return size
+
+    return min((4, 3), key=padded)
+
+
+def make_plan(
+    config: ModelConfig, context: int, ctas: int, *, slots: int = 0, in_flight: int = 2, early: int = 8, profile: bool = False
+) -> Plan:
+    """The plan for one GPU with ``ctas`` multiprocessors. The model must have passed ``unsupported``."""
+    boxes = choose_boxes(config)
+    kw = 64 * boxes
+    reductions = config.layer_reductions
+    common_layers = config.n_layers if config.n_lanes == 1 else _present_layers(config)
+    lanes = config.n_lanes
+    groups = _groups(lanes, ctas)
+    common = _mode(config, ctas, 1, 1, kw, sums=lanes if lanes > 1 else 1)
+    lane = _mode(config, ctas // groups, lanes // groups, lanes, kw, sums=1)
+    past = [i for i, kind in enumerate(reductions) if kind == Reduction.PAST]
+    window = next((w for w in config.layer_windows if w), 0)
+    segments_d = segments(config.hidden_size, kw)
+    x_rows = max(32, segments_d, common.segments_o, common.segments_f)
+    used = [common] * bool(common_layers) + [lane] * (common_layers < config.n_layers)
+    few = any(min(m.units_qkv, m.units_o, m.units_w13, m.units_w2) < m.ctas for m in used)
+    return Plan(
+        ctas=ctas,
+        layers=config.n_layers,
+        common_layers=common_layers,
+        lanes=lanes,
+        groups=groups,
+        group_lanes=lanes // groups,
+        hidden=config.hidden_size,
+        heads=config.n_heads,
+        kv_heads=config.n_kv_heads,
+        head_size=config.head_size,
+        ffn=config.ffn_size,
+        vocab=config.vocab_size,
+        context=context,
+        boxes=boxes,
+        slots=slots or min(8, (SHARED_LIMIT - boxes * x_rows * 128) // (boxes * 8192)),
+        in_flight=in_flight,
+        segments_d=segments_d,
+        x_rows=x_rows,
+        common=common,
+        lane=lane,
+        units_head=-(-config.vocab_size // (64 // segments_d)),
+        window=window,
+        windowed=sum(1 << i for i, w in enumerate(config.layer_windows) if w),
+        delay=config.delay,
+        past_from=past[0] if past else config.n_layers,
+        own_scale=float(lanes) ** 0.5,
+        exchange=bool(past),
+        head_mean=config.head == Head.REPLICATE,
+        lane_norms=config.lane_norms,
+        bias=config.qkv_bias,
+        eps=config.norm_eps,
+        early=0 if few else early,
+        profile=profile,
+    )
+
+
+def _mode(config: ModelConfig, ctas: int, lanes: int, parts: int, kw: int, sums: int) -> Mode:
+    """``parts``: lanes that the model is cut into; ``lanes`` of them are computed by these CTAs."""
+    heads, kv_heads, ffn = config.n_heads // parts, config.n_kv_heads // parts, config.ffn_size // parts
+    d, size = config.hidden_size, config.head_size
+    rows_d = 64 // segments(d, kw)
+    segments_o, segments_f = segments(heads * size, kw), segments(ffn, kw)
+    return Mode(
+        ctas=ctas,
+        lanes=lanes,
+        heads=heads,
+        kv_heads=kv_heads,
+        ffn=ffn,
+        segments_o=segments_o,
+        segments_f=segments_f,
+        splits=min(MAX_SPLITS, _power_of_two(max(1, ctas // (lanes * kv_heads)))),
+        sums=sums,
+        units_qkv=-(-(heads + 2 * kv_heads) * size // rows_d),
+        units_o=-(-d // (64 // segments_o)),
+        units_w13=-(-2 * ffn // rows_d),
+        units_w2=-(-d // (64 // segments_f)),
+    )
+
+
+def _groups(lanes: int, ctas: int) -> int:
+    """As many groups as give each two lanes: while one lane's values travel, the other lane's weights are multiplied."""
+    return max(1, lanes // 2) if lanes > 1 else 1
+
+
+def _present_layers(config: ModelConfig) -> int:
+    """Leading layers whose lane sum is needed at once."""
+    count = 0
+    while count < config.n_layers and config.layer_reductions[count] == Reduction.PRESENT:
+        count += 1
+    return count
+
+
+def unsupported(config: ModelConfig, ctas: int) -> str | None:
+    """Why the fast path cannot run this model, or None."""
+    lanes = config.n_lanes
+    reductions = config.layer_reductions
+    if config.head_size not in (64, 96, 128):
+        return f"head size {config.head_size} (64, 96 and 128 are taken)"
+    if config.qk_norm:
+        return "norms of q and k"
+    if config.heads_per_kv_head > 8:
+        return f"{config.heads_per_kv_head} query heads per KV head (at most 8)"
+    if config.n_layers > 63:
+        return f"{config.n_layers} layers (at most 63)"
+    if len({w for w in config.layer_windows if w}) > 1:
+        return "windows of different sizes"
+    boxes = choose_boxes(config)
+    kw = 64 * boxes
+    if kw % config.head_size or config.head_size > 32 * boxes:
+        return f"head size {config.head_size} with units of {kw} columns"
+    for name, columns in (("hidden size", config.hidden_size), ("FFN size", config.ffn_size), ("attention width", config.q_size)):
+        if segments(columns, kw) > 64:
+            return f"{name} {columns:,} (at most {64 * kw:,})"
+    if segments(config.hidden_size, kw) > 32:
+        return f"hidden size {config.hidden_size:,} (at most {32 * kw:,})"
+    if config.n_kv_heads > ctas:
+        return f"{config.n_kv_heads} KV heads on {ctas} multiprocessors"
+    if lanes == 1:
+        return None
+    if config.qkv_bias:
+        return "biases with lanes"
+    if config.head not in (Head.PRE_NORM_SUM, Head.REPLICATE):
+        return f"head arrangement {config.head}"
+    if lanes % 2 or ctas % _groups(lanes, ctas):
+        return f"{lanes} lanes on {ctas} multiprocessors"
+    present = _present_layers(config)
+    if present == config.n_layers or Reduction.PRESENT in reductions[present:]:
+        return "layers with present sums after others"
+    past = [i for i, kind in enumerate(reductions) if kind == Reduction.PAST]
+    if past and (past != list(range(past[0], config.n_layers)) or not 1 <= config.delay <= 2):
+        return f"this pattern of delayed sums (delay {config.delay})"
+    for name, columns in (("attention width", config.q_size), ("FFN size", config.ffn_size)):
+        if columns % (lanes * kw) or segments(columns, kw) * kw != columns:
+            return f"{name} {columns:,} in {lanes} lanes"
+    if segments(config.hidden_size, kw) * kw != config.hidden_size:
+        return f"hidden size {config.hidden_size:,} with lanes"
+    return None
+
+
+# --- packing ------------------------------------------------------------------------------------------------------------
+
+
+def pack_rows(w: Tensor, boxes: int, out: Tensor) -> None:
+    """w [rows, K] -> out [units, boxes, 64, 64] in unit order, padded with zeros."""
+    kw = 64 * boxes
+    rows, columns = w.shape
+    pieces = segments(columns, kw)
+    per_unit = 64 // pieces
+    padded = w
+    if rows != out.shape[0] * per_unit or columns != pieces * kw:
+        padded = w.new_zeros(out.shape[0] * per_unit, pieces * kw)
+        padded[:rows, :columns] = w
+    view = padded.view(out.shape[0], per_unit, pieces, boxes, 64).permute(0, 3, 1, 2, 4)
+    out.view(out.shape[0], boxes, per_unit, pieces, 64).copy_(view)
+
+
+def interleave_gates(gate: Tensor, up: Tensor, per_unit: int) -> Tensor:
+    """gate, up [F, D] -> [2F padded, D]: half of a unit's rows are gates, the other half the matching ups."""
+    half = per_unit // 2
+    rows = -(-gate.shape[0] // half) * half
+    if rows != gate.shape[0]:
+        gate, up = (torch.cat([w, w.new_zeros(rows - w.shape[0], w.shape[1])]) for w in (gate, up))
+    return torch.stack([gate.view(-1, half, gate.shape[1]), up.view(-1, half, up.shape[1])], 1).reshape(-1, gate.shape[1])
+
+
+def permute_heads(wo: Tensor, head_size: int, kw: int) -> Tensor:
+    """Columns of wo [D, heads * h] in the order in which the attention outputs are laid out for the matrix unit.
+
+    With head size 96 (two heads per 192 columns) tile j of a segment holds columns 32j .. 32j+31 of both heads; otherwise the order is
+    the natural one.
+    """
+    if head_size != 96:
+        return wo
+    d = wo.shape[0]
+    pad = -wo.shape[1] % kw
+    if pad:
+        wo = torch.cat([wo, wo.new_zeros(d, pad)], 1)
+    return wo.view(d, -1, 2, 3, 32).transpose(2, 3).reshape(d, -1)
+
+
+def pack(config: ModelConfig, weights: ModelWeights, plan: Plan) -> Tensor:
+    """All matrices as [units, boxes, 64, 64] in the order of use, on the device of the weights."""
+    first = weights.layers[0].wqkv
+    packed = torch.empty(plan.units, plan.boxes, 64, 64, dtype=first.dtype, device=first.device)
+    for index, layer in enumerate(weights.layers):
+        if index < plan.common_layers:
+            at = index * plan.common.units_layer
+            _pack_lane(plan, plan.common, packed, at, 0, _joined(config, layer))
+            continue
+        for lane in range(plan.lanes):
+            group, a = divmod(lane, plan.group_lanes)
+            at = plan.first_lane_unit + group * plan.units_group + (index - plan.common_layers) * plan.lane.units_layer
+            _pack_lane(plan, plan.lane, packed, at, a, (layer.wqkv[lane], layer.wo[lane], layer.w13[lane], layer.w2[lane]))
+    pack_rows(weights.head, plan.boxes, packed[plan.first_head_unit :])
+    return packed
+
+
+def _pack_lane(plan: Plan, mode: Mode, packed: Tensor, at: int, index: int, matrices: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
+    """Pack lane ``index`` of a group's layer, whose units start at ``at``: QKV of all its lanes, then O of all, W13, W2."""
+    wqkv, wo, w13, w2 = matrices
+    gate, up = w13.chunk(2)
+    parts = (wqkv, permute_heads(wo, plan.head_size, plan.kw), interleave_gates(gate, up, plan.rows), w2)
+    for units, matrix in zip((mode.units_qkv, mode.units_o, mode.units_w13, mode.units_w2), parts, strict=True):
+        start = at + index * units
+        pack_rows(matrix, plan.boxes, packed[start : start + units])
+        at += mode.lanes * units
+
+
+def _joined(config: ModelConfig, layer: LayerWeights) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The layer as one lane: q rows of all lanes, then k, then v; columns of wo and w2 side by side."""
+    size = config.head_size
+    sizes = [config.heads_per_lane * size, config.kv_heads_per_lane * size, config.kv_heads_per_lane * size]
+    wqkv = torch.cat([part.flatten(0, 1) for part in layer.wqkv.split(sizes, dim=1)])
+    gate, up = layer.w13.chunk(2, dim=1)
+    w13 = torch.cat([gate.flatten(0, 1), up.flatten(0, 1)])
+    wo, w2 = (w.transpose(0, 1).flatten(1) for w in (layer.wo, layer.w2))
+    return wqkv, wo, w13, w2

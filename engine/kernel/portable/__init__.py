@@ -1,0 +1,1 @@
+"""The portable path: one persistent kernel in plain Triton, for the interpreter, NVIDIA and AMD."""

@@ -1,0 +1,71 @@
+"""Matrix products of a prefill chunk: R rows share one pass over the weights, on the matrix units."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _dot(a, b, acc):
+    """acc + a @ b in float32; float32 operands are multiplied exactly (no TF32)."""
+    if a.dtype == tl.float32:
+        acc = tl.dot(a, b, acc, input_precision="ieee")
+    else:
+        acc = tl.dot(a, b, acc)
+    return acc
+
+
+@triton.jit
+def _tile(P, stride, rows, k, n: tl.constexpr, depth: tl.constexpr, even: tl.constexpr):
+    """[rows, k] of a row-major matrix; zero beyond n rows and depth columns."""
+    pointers = P + rows[:, None] * stride + k[None, :]
+    if even:
+        tile = tl.load(pointers)
+    else:
+        tile = tl.load(pointers, mask=(rows < n)[:, None] & (k < depth)[None, :], other=0.0)
+    return tile
+
+
+@triton.jit
+def gemm(C: tl.constexpr, M: tl.constexpr, lanes: tl.constexpr, W, A, a_row, a_lane, OUT, o_row, o_lane, bias, biased: tl.constexpr):
+    """OUT[row, lane, :] = W[lane] @ A[row, lane, :] for all C.rows rows. W [lanes, N, K]; strides in elements."""
+    r = tl.arange(0, C.rows)
+    per_lane: tl.constexpr = (M.n + M.mn - 1) // M.mn
+    for t in range(tl.program_id(0), lanes * per_lane, C.programs):
+        lane = t // per_lane
+        o = (t % per_lane) * M.mn + tl.arange(0, M.mn)
+        weights = W + lane * (M.n * M.k)
+        inputs = A + lane * a_lane
+        acc = tl.zeros([C.rows, M.mn], tl.float32)
+        for k0 in tl.range(0, M.k, M.mk, num_stages=M.mstages):
+            k = k0 + tl.arange(0, M.mk)
+            a = _tile(inputs, a_row, r, k, C.rows, M.k, M.even_mma)
+            w = _tile(weights, M.k, o, k, M.n, M.k, M.even_mma)
+            acc = _dot(a, tl.trans(w), acc)
+        if biased:
+            acc += tl.load(bias + lane * M.n + o, mask=o < M.n, other=0.0)[None, :]
+        tl.store(OUT + lane * o_lane + r[:, None] * o_row + o[None, :], acc.to(OUT.dtype.element_ty), mask=(o < M.n)[None, :])
+
+
+@triton.jit
+def gemm_gated(C: tl.constexpr, M: tl.constexpr, W, A, a_row, a_lane, OUT, o_row, o_lane):
+    """OUT[row, lane, :] = silu(gate) * up, gate and up being the two halves of W[lane] [N, K]."""
+    r = tl.arange(0, C.rows)
+    half: tl.constexpr = M.n // 2
+    even: tl.constexpr = (half % M.mn == 0) & (M.k % M.mk == 0)
+    per_lane: tl.constexpr = (half + M.mn - 1) // M.mn
+    for t in range(tl.program_id(0), C.lanes * per_lane, C.programs):
+        lane = t // per_lane
+        o = (t % per_lane) * M.mn + tl.arange(0, M.mn)
+        weights = W + lane * (M.n * M.k)
+        inputs = A + lane * a_lane
+        gate = tl.zeros([C.rows, M.mn], tl.float32)
+        up = tl.zeros([C.rows, M.mn], tl.float32)
+        for k0 in tl.range(0, M.k, M.mk, num_stages=M.mstages):
+            k = k0 + tl.arange(0, M.mk)
+            a = _tile(inputs, a_row, r, k, C.rows, M.k, even)
+            g = _tile(weights, M.k, o, k, half, M.k, even)
+            u = _tile(weights + half * M.k, M.k, o, k, half, M.k, even)
+            gate = _dot(a, tl.trans(g), gate)
+            up = _dot(a, tl.trans(u), up)
+        y = gate * tl.sigmoid(gate) * up
+        tl.store(OUT + lane * o_lane + r[:, None] * o_row + o[None, :], y.to(OUT.dtype.element_ty), mask=(o < half)[None, :])

@@ -1,0 +1,231 @@
+"""The persistent kernel: prefill in chunks of rows, then token after token, all in one launch.
+
+One program per multiprocessor, launched cooperatively; the phases of a layer are separated by grid barriers.
+"""
+
+import triton
+import triton.language as tl
+
+from engine.kernel import control
+from engine.kernel.portable.attention import decode_attention, rows_attention, rows_rotary, stage_attention
+from engine.kernel.portable.gemm import gemm, gemm_gated
+from engine.kernel.portable.gemv import gemv, head_gemv, lane_range, prefetch_tiles, tile_range
+from engine.kernel.portable.lanes import rows_head, rows_norm, stage_head, stage_norm, store_sums
+from engine.kernel.portable.sampling import is_stop_id, sample
+from engine.kernel.portable.sync import DECODE_FAILED, PREFILL_FAILED, STOP_AT, grid_barrier, read_word, release_word, report_error
+
+NAN_LOGITS = tl.constexpr(control.ERROR_NAN_LOGITS)
+STOP = tl.constexpr(control.FINISH_STOP)
+LENGTH = tl.constexpr(control.FINISH_LENGTH)
+CANCELLED = tl.constexpr(control.FINISH_CANCELLED)
+ERROR = tl.constexpr(control.FINISH_ERROR)
+WQKV, WO, W13, W2, ATTENTION_NORM, FFN_NORM, BIAS, Q_NORM, K_NORM = (tl.constexpr(i) for i in range(9))
+TABLE = tl.constexpr(9)
+AHEAD = tl.constexpr(32768)  # bytes of the next projection that a program asks for before it waits
+
+
+@triton.jit
+def _weight(B, layer, which):
+    """Pointer to a weight matrix of a layer."""
+    return tl.multiple_of(tl.load(B.table + layer * TABLE + which).to(B.embedding.dtype), 16)
+
+
+@triton.jit
+def _vector(B, layer, which):
+    """Pointer to a float32 vector of a layer."""
+    return tl.multiple_of(tl.load(B.table + layer * TABLE + which).to(B.norm.dtype), 16)
+
+
+@triton.jit
+def _stage_norms(B, C: tl.constexpr, M: tl.constexpr, scratch, x_in, x_out, out, sums, layer, token, scale, place, position):
+    """Stage the normalised state of every lane whose rows this program owns in M."""
+    first, end = tile_range(M, C.lanes, C.programs)
+    lane_first, lane_last = lane_range(M, first, end)
+    per_lane = tl.cdiv(M.n, M.bn)
+    for lane in range(lane_first, lane_last + 1):
+        write = (first <= lane * per_lane) & (lane * per_lane < end)
+        stage_norm(B, C, scratch, lane, write, x_in, x_out, out, sums, layer, token, scale, place, position)
+    tl.debug_barrier()
+
+
+@triton.jit
+def _stage_heads(B, C: tl.constexpr, scratch, window, position):
+    """Stage the attention output of every lane whose rows this program owns in the output projection."""
+    first, end = tile_range(C.o, C.lanes, C.programs)
+    lane_first, lane_last = lane_range(C.o, first, end)
+    for lane in range(lane_first, lane_last + 1):
+        stage_attention(B, C, scratch, lane, window, position)
+    tl.debug_barrier()
+
+
+@triton.jit
+def decode_layer(B, C: tl.constexpr, epoch, layer, token, position):
+    """All phases of one layer for one row. Returns epoch."""
+    scratch = B.scratch + tl.program_id(0) * C.scratch_width
+    window = tl.load(B.kinds + layer * 2 + 1)
+    odd = B.x + C.lanes * C.hidden
+    slot = (layer % C.slots) * (C.lanes * C.hidden)
+
+    scale = _vector(B, layer, ATTENTION_NORM)
+    _stage_norms(B, C, C.qkv, scratch, B.x, odd, B.ffn_out, B.ffn_sum, layer - 1, token, scale, 1, position)
+    if layer > 0:
+        store_sums(C, B.ffn_out, B.ffn_sum, layer - 1)
+    gemv(C, C.qkv, _weight(B, layer, WQKV), scratch, B.qkv, _vector(B, layer, BIAS), False, C.qkv_bias)
+    epoch = grid_barrier(B, C, epoch, 1, layer, position)
+
+    decode_attention(B, C, layer, window, position, _vector(B, layer, Q_NORM), _vector(B, layer, K_NORM))
+    prefetch_tiles(C, _weight(B, layer, WO), C.o, C.lanes, AHEAD)
+    epoch = grid_barrier(B, C, epoch, 3, layer, position)
+
+    _stage_heads(B, C, scratch, window, position)
+    gemv(C, C.o, _weight(B, layer, WO), scratch, B.attention_out + slot, B.norm, False, False)
+    epoch = grid_barrier(B, C, epoch, 4, layer, position)
+
+    scale = _vector(B, layer, FFN_NORM)
+    _stage_norms(B, C, C.w13, scratch, odd, B.x, B.attention_out, B.attention_sum, layer, token, scale, 5, position)
+    store_sums(C, B.attention_out, B.attention_sum, layer)
+    gemv(C, C.w13, _weight(B, layer, W13), scratch, B.gated, B.norm, True, False)
+    prefetch_tiles(C, _weight(B, layer, W2), C.w2, C.lanes, AHEAD)
+    epoch = grid_barrier(B, C, epoch, 5, layer, position)
+
+    gemv(C, C.w2, _weight(B, layer, W2), B.gated, B.ffn_out + slot, B.norm, False, False)
+    if layer < C.layers - 1:
+        prefetch_tiles(C, _weight(B, layer + 1, WQKV), C.qkv, C.lanes, AHEAD)
+    return grid_barrier(B, C, epoch, 6, layer, position)
+
+
+@triton.jit
+def decode_head(B, C: tl.constexpr, epoch, logits, temperature, seed, position):
+    """Final norm and head for one row: logits and candidates. Returns epoch."""
+    scratch = B.scratch + tl.program_id(0) * C.scratch_width
+    first, end = tile_range(C.lm, C.head_lanes, C.programs)
+    if C.head == "vocab_parallel":
+        lane_first, lane_last = lane_range(C.lm, first, end)
+    else:
+        lane_first = 0
+        lane_last = C.lanes - 1
+    stage_head(B, C, scratch, B.x, lane_first, lane_last, position)
+    tl.debug_barrier()
+    bad = head_gemv(B, C, C.lm, scratch, logits, position + 1, temperature, seed)
+    if bad != 0:
+        report_error(B, C, NAN_LOGITS, 7, C.layers, position)
+    return grid_barrier(B, C, epoch, 7, C.layers, position)
+
+
+@triton.jit
+def decode(B, C: tl.constexpr, epoch, token, position, forced, logits_stride):
+    """Token after token until a stop id, the stop word, the limit or an error. Program 0 talks to the host.
+
+    forced: -1 in every place, or the token that follows each position whatever the logits say.
+    """
+    pid = tl.program_id(0)
+    temperature = tl.load(B.floats)
+    seed = tl.load(B.ints + 2).to(tl.uint32, bitcast=True).to(tl.uint64)
+    seed |= tl.load(B.ints + 3).to(tl.uint32, bitcast=True).to(tl.uint64) << 32
+    limit = tl.load(B.ints)
+    made = 0
+    finish = tl.where((tl.load(B.device + PREFILL_FAILED) != 0) | (epoch < 0), ERROR, 0)
+    while finish == 0:
+        if pid == 0:
+            tl.store(B.device + STOP_AT + position % 2, read_word(C, B.stop_word))
+        for layer in range(0, C.layers):
+            epoch = decode_layer(B, C, epoch, layer, token, position)
+        logits = B.logits + made.to(tl.int64) * logits_stride
+        epoch = decode_head(B, C, epoch, logits, temperature, seed, position)
+        token, epoch = sample(B, C, epoch, logits, temperature, seed, position + 1)
+        if (tl.load(B.device + DECODE_FAILED + position % 2) != 0) | (epoch < 0):
+            finish = ERROR
+        else:
+            if pid == 0:
+                tl.store(B.ring + made, token)
+                release_word(C, B.status, made + 1)
+            made += 1
+            finish = _finish(B, token, made, limit, position)
+        position += 1
+        token = tl.where(tl.load(forced + position) >= 0, tl.load(forced + position), token)
+    if pid == 0:
+        tl.store(B.status + 1, finish)
+        release_word(C, B.status + 2, 1)
+    return epoch
+
+
+@triton.jit
+def _finish(B, token, made, limit, position):
+    """FINISH_* after a token: 0 to go on. Equal in every program."""
+    stopped = tl.where(is_stop_id(B, token), STOP, 0)
+    full = tl.where(made >= limit, LENGTH, 0)
+    cancelled = tl.where(tl.load(B.device + STOP_AT + position % 2) != 0, CANCELLED, 0)
+    return tl.where(stopped != 0, stopped, tl.where(full != 0, full, cancelled))
+
+
+@triton.jit
+def prefill_layer(B, C: tl.constexpr, epoch, layer, ids, start, rows):
+    """All phases of one layer for a chunk of rows at positions start .. start+rows-1. Returns epoch."""
+    window = tl.load(B.kinds + layer * 2 + 1)
+    slot = (layer % C.slots) * (C.rows * C.lanes * C.hidden)
+    wide: tl.constexpr = C.lanes * C.hidden
+
+    scale = _vector(B, layer, ATTENTION_NORM)
+    for row in range(tl.program_id(0), rows, C.programs):
+        rows_norm(B, C, row, B.rows_ffn_out, layer - 1, tl.load(ids + start + row), scale, 10, start + row)
+    epoch = grid_barrier(B, C, epoch, 10, layer, start)
+    gemm(
+        C, C.qkv, C.lanes, _weight(B, layer, WQKV), B.rows_n, wide, C.hidden,
+        B.rows_qkv, C.lanes * C.qkv_rows, C.qkv_rows, _vector(B, layer, BIAS), C.qkv_bias,
+    )  # fmt: skip
+    epoch = grid_barrier(B, C, epoch, 1, layer, start)
+    rows_rotary(B, C, layer, start, rows, _vector(B, layer, Q_NORM), _vector(B, layer, K_NORM))
+    epoch = grid_barrier(B, C, epoch, 2, layer, start)
+    rows_attention(B, C, layer, window, start, rows)
+    epoch = grid_barrier(B, C, epoch, 3, layer, start)
+    gemm(
+        C, C.o, C.lanes, _weight(B, layer, WO), B.rows_a, C.lanes * C.attention_width, C.attention_width,
+        B.rows_attention_out + slot, wide, C.hidden, B.norm, False,
+    )  # fmt: skip
+    epoch = grid_barrier(B, C, epoch, 4, layer, start)
+
+    scale = _vector(B, layer, FFN_NORM)
+    for row in range(tl.program_id(0), rows, C.programs):
+        rows_norm(B, C, row, B.rows_attention_out, layer, 0, scale, 10, start + row)
+    epoch = grid_barrier(B, C, epoch, 10, layer, start)
+    gemm_gated(C, C.w13, _weight(B, layer, W13), B.rows_n, wide, C.hidden, B.rows_gated, C.lanes * C.ffn, C.ffn)
+    epoch = grid_barrier(B, C, epoch, 5, layer, start)
+    gemm(
+        C, C.w2, C.lanes, _weight(B, layer, W2), B.rows_gated, C.lanes * C.ffn, C.ffn,
+        B.rows_ffn_out + slot, wide, C.hidden, B.norm, False,
+    )  # fmt: skip
+    return grid_barrier(B, C, epoch, 6, layer, start)
+
+
+@triton.jit
+def prefill_head(B, C: tl.constexpr, epoch, start, rows, all_logits):
+    """Logits of every row of the chunk into all_logits [context, V]. Returns epoch."""
+    for row in range(tl.program_id(0), rows, C.programs):
+        rows_head(B, C, row, start + row)
+    epoch = grid_barrier(B, C, epoch, 10, C.layers, start)
+    lane: tl.constexpr = C.hidden if C.head == "vocab_parallel" else 0
+    out = all_logits + start.to(tl.int64) * C.vocab
+    gemm(C, C.lm, C.head_lanes, B.head, B.rows_n, C.lanes * C.hidden, lane, out, C.vocab, C.lm.n, B.norm, False)
+    return grid_barrier(B, C, epoch, 7, C.layers, start)
+
+
+@triton.jit
+def monokernel(B, ids, all_logits, forced, start, n_prefill, decoding, token, position, logits_stride, C: tl.constexpr, ALL: tl.constexpr):
+    """Prefill ids[start : start+n_prefill], then, if ``decoding``, generate from ``token`` at ``position``.
+
+    ids: int32, ids[p] stands at position p. ALL: also store the logits of every prefilled position in all_logits
+    [context + rows, V]. logits_stride: 0, or V to keep the logits of every generated token.
+    """
+    epoch = 0
+    done = 0
+    while (done < n_prefill) & (epoch >= 0):
+        rows = tl.minimum(C.rows, n_prefill - done)
+        for layer in range(0, C.layers):
+            epoch = prefill_layer(B, C, epoch, layer, ids, start + done, rows)
+        if ALL:
+            epoch = prefill_head(B, C, epoch, start + done, rows, all_logits)
+        done += rows
+        if tl.program_id(0) == 0:
+            release_word(C, B.status + 3, start + done)
+    if decoding != 0:
+        decode(B, C, epoch, token, position, forced, logits_stride)

@@ -1,0 +1,239 @@
+"""The portable path on the host: shapes, buffers, address table, launches."""
+
+import torch
+
+from engine.config import ModelConfig, Reduction
+from engine.errors import DeviceError
+from engine.kernel.cache import KVCache
+from engine.kernel.control import Control
+from engine.kernel.params import ParamBlock
+from engine.kernel.portable.kernel import monokernel
+from engine.kernel.portable.shape import Buffers, Matrix, Shape, ceil_div, power_of_two
+from engine.weights import ModelWeights, Shard
+
+KINDS = {Reduction.NONE: 0, Reduction.PAST: 1, Reduction.PRESENT: 2}
+PREFILL_ROWS = 128
+NO_WINDOW = 1 << 30
+
+
+def matrix(n: int, k: int, lanes: int, programs: int, gated: bool = False) -> Matrix:
+    """Tile sizes for [lanes, n, k] weights: units of about 16 KB, and enough tiles for every program."""
+    bk = k & -k  # the largest power of two that divides k
+    if bk < 256:
+        bk = power_of_two(k)
+    bk = min(1024, bk)
+    bn = max(4, min(8192 // bk, power_of_two(ceil_div(lanes * n, programs))))
+    columns = n // 2 if gated else n
+    mk = 64 if k % 64 == 0 else min(64, max(16, power_of_two(k)))
+    mn = 32 if gated else 64
+    return Matrix(n=n, k=k, bn=bn, bk=bk, stages=6, mn=min(mn, max(16, power_of_two(columns))), mk=mk, mstages=4)
+
+
+def shape_of(config: ModelConfig, context: int, programs: int, rows: int, ptx: bool, shard: Shard, warps: int = 8) -> Shape:
+    """The compile-time description of a model on one rank with ``programs`` programs and prefill chunks of ``rows`` rows."""
+    pieces, total = shard.pieces(config)
+    lanes, per_lane = len(pieces), total
+    heads, kv_heads = config.n_heads // per_lane, config.n_kv_heads // per_lane
+    ffn, hidden, size = config.ffn_size // per_lane, config.hidden_size, config.head_size
+    vocab = len(shard.vocab_rows(config))
+    head_lanes = lanes if config.head == "vocab_parallel" else 1
+    return Shape(
+        layers=config.n_layers,
+        lanes=lanes,
+        hidden=hidden,
+        q_heads=heads,
+        kv_heads=kv_heads,
+        head_size=size,
+        ffn=ffn,
+        vocab=vocab,
+        context=context,
+        delay=config.delay if config.n_lanes > 1 else 0,
+        head=str(config.head),
+        eps=config.norm_eps,
+        qkv_bias=config.qkv_bias,
+        qk_norm=config.qk_norm,
+        lane_norms=config.lane_norms,
+        programs=programs,
+        rows=rows,
+        rank=shard.rank,
+        ptx=ptx,
+        warps=warps,
+        qkv=matrix((heads + 2 * kv_heads) * size, hidden, lanes, programs),
+        o=matrix(hidden, heads * size, lanes, programs),
+        w13=matrix(2 * ffn, hidden, lanes, programs, gated=True),
+        w2=matrix(hidden, ffn, lanes, programs),
+        lm=matrix(vocab // head_lanes, config.head_inputs, head_lanes, programs),
+        max_splits=max(1, min(16, programs // (lanes * kv_heads))),
+    )
+
+
+class PortablePath:
+    """KernelPath in plain Triton. Runs any model of the engine on one GPU, or on the CPU in the interpreter."""
+
+    name = "portable"
+
+    @classmethod
+    def supports(cls, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> str | None:
+        if device.type == "cuda" and dtype not in (torch.float16, torch.bfloat16):
+            return f"the portable kernel takes float16 or bfloat16 weights on a GPU; got {str(dtype).removeprefix('torch.')}"
+        if config.head_size > 256:
+            return f"the portable kernel takes head sizes up to 256; got {config.head_size}"
+        return None
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: ModelWeights,
+        cache: KVCache,
+        control: Control,
+        params: ParamBlock,
+        device: torch.device,
+        shard: Shard | None = None,
+        rows: int | None = None,
+    ):
+        """``rows``: rows of a prefill chunk (default 128 on a GPU, 16 in the interpreter)."""
+        shard = shard or Shard()
+        gpu = device.type == "cuda"
+        programs = torch.cuda.get_device_properties(device).multi_processor_count if gpu else 1
+        ptx = gpu and torch.version.hip is None
+        self.shape = shape_of(config, cache.context_tokens, programs, rows or (PREFILL_ROWS if gpu else 16), ptx, shard)
+        self.device = device
+        self._weights = weights
+        self._vectors: list[torch.Tensor] = []  # float32 copies that the address table points to
+        self.buffers = self._allocate(config, weights, cache, control, params)
+        self._no_ids = torch.zeros(1, dtype=torch.int32, device=device)
+        self._not_forced = torch.full((cache.context_tokens + 1,), -1, dtype=torch.int32, device=device)
+        self._no_logits = torch.zeros(1, dtype=torch.float32, device=device)
+
+    def prefill(self, ids: torch.Tensor, start: int, n: int) -> None:
+        self._launch(ids, start, n, False, 0, 0)
+
+    def launch(self, first_token: int, position: int) -> None:
+        self._launch(self._no_ids, 0, 0, True, first_token, position)
+
+    def generate(self, ids: torch.Tensor, start: int, n: int, first_token: int, logits: torch.Tensor | None = None) -> None:
+        """Prefill and decode in one launch: ids[start : start+n], then decode from ``first_token`` at position start+n.
+
+        logits: float32 [max_tokens, V], device; row k receives the logits from which token k was chosen.
+        """
+        self._launch(ids, start, n, True, first_token, start + n, logits=logits)
+
+    def prefill_logits(self, ids: torch.Tensor) -> torch.Tensor:
+        """[T, V] float32 logits (on the device) of all positions of ``ids`` int32 [T], by the prefill phases."""
+        out = torch.zeros(len(ids) + self.shape.rows, self.shape.vocab, dtype=torch.float32, device=self.device)
+        self._launch(ids, 0, len(ids), False, 0, 0, all_logits=out)
+        return out[: len(ids)]
+
+    def decode_logits(self, ids: torch.Tensor) -> torch.Tensor:
+        """The same by the decode phases: one position after the other, the ids being forced. MAX_TOKENS must be T."""
+        out = torch.zeros(len(ids), self.shape.vocab, dtype=torch.float32, device=self.device)
+        forced = self._not_forced.clone()
+        forced[: len(ids)] = ids
+        self._launch(self._no_ids, 0, 0, True, int(ids[0]), 0, logits=out, forced=forced)
+        return out
+
+    def close(self) -> None:
+        self.buffers = None
+        self._weights = None
+        self._vectors.clear()
+
+    def _launch(self, ids, start, n, decoding, token, position, *, logits=None, all_logits=None, forced=None) -> None:
+        buffers, stride = self.buffers, 0
+        if logits is not None:
+            buffers, stride = buffers._replace(logits=logits), self.shape.vocab
+        buffers.barrier.zero_()
+        options = {"num_warps": self.shape.warps}
+        if self.device.type == "cuda":
+            options["launch_cooperative_grid"] = True
+        try:
+            monokernel[(self.shape.programs,)](
+                buffers,
+                ids,
+                all_logits if all_logits is not None else self._no_logits,
+                forced if forced is not None else self._not_forced,
+                start,
+                n,
+                int(decoding),
+                token,
+                position,
+                stride,
+                self.shape,
+                all_logits is not None,
+                **options,
+            )
+        except RuntimeError as error:
+            raise DeviceError(f"The kernel could not be started: {error}") from error
+
+    def _allocate(self, config, weights, cache, control, params) -> Buffers:
+        s, dtype = self.shape, weights.embedding.dtype
+
+        def f32(*shape):
+            return torch.zeros(shape, dtype=torch.float32, device=self.device)
+
+        def act(*shape):
+            return torch.zeros(shape, dtype=dtype, device=self.device)
+
+        angles = torch.arange(s.context, device=self.device).float()[:, None] * config.rope_inverse_frequencies().to(self.device)
+        heads, wide = s.lanes * s.q_heads, s.lanes * s.hidden
+        return Buffers(
+            ring=control.ring,
+            status=control.status,
+            stop_word=control.stop_word,
+            error=control.error,
+            device=control.device,
+            barrier=torch.zeros(1, dtype=torch.int32, device=self.device),
+            ints=params.ints,
+            floats=params.floats,
+            table=self._table(weights),
+            kinds=self._kinds(config),
+            embedding=weights.embedding,
+            norm=self._vector(weights.norm),
+            head=weights.head,
+            cos=angles.cos().contiguous(),
+            sin=angles.sin().contiguous(),
+            k_cache=cache.k,
+            v_cache=cache.v,
+            x=f32(2, wide),
+            qkv=f32(s.lanes, s.qkv_rows),
+            part=f32(heads, s.max_splits, s.head_pad),
+            part_max=f32(heads, s.max_splits),
+            part_sum=f32(heads, s.max_splits),
+            attention_out=f32(s.slots, wide),
+            ffn_out=f32(s.slots, wide),
+            attention_sum=f32(s.slots, s.hidden),
+            ffn_sum=f32(s.slots, s.hidden),
+            gated=f32(s.lanes, s.ffn),
+            scratch=f32(s.programs, s.scratch_width),
+            logits=f32(s.vocab),
+            best=f32(2, s.programs),
+            best_id=torch.zeros(2, s.programs, dtype=torch.int32, device=self.device),
+            mass=f32(2, s.programs, 16),
+            rows_x=f32(s.rows, wide),
+            rows_n=act(s.rows, wide),
+            rows_qkv=f32(s.rows, s.lanes * s.qkv_rows),
+            rows_q=act(s.rows, heads * s.head_size),
+            rows_a=act(s.rows, s.lanes * s.attention_width),
+            rows_attention_out=f32(s.slots, s.rows, wide),
+            rows_ffn_out=f32(s.slots, s.rows, wide),
+            rows_gated=act(s.rows, s.lanes * s.ffn),
+        )
+
+    def _vector(self, tensor: torch.Tensor) -> torch.Tensor:
+        copy = tensor.float().contiguous()
+        self._vectors.append(copy)
+        return copy
+
+    def _table(self, weights: ModelWeights) -> torch.Tensor:
+        rows = []
+        for layer in weights.layers:
+            for m in (layer.wqkv, layer.wo, layer.w13, layer.w2):
+                if not m.is_contiguous() or m.data_ptr() % 16:
+                    raise ValueError("The kernel needs contiguous weights that start at a multiple of 16 bytes.")
+            vectors = [layer.attention_norm, layer.ffn_norm, layer.qkv_bias, layer.q_norm, layer.k_norm]
+            addresses = [m.data_ptr() for m in (layer.wqkv, layer.wo, layer.w13, layer.w2)]
+            rows.append(addresses + [0 if v is None else self._vector(v).data_ptr() for v in vectors])
+        return torch.tensor(rows, dtype=torch.int64, device=self.device)
+
+    def _kinds(self, config: ModelConfig) -> torch.Tensor:
+        rows = [[KINDS[kind], window or NO_WINDOW] for kind, window in zip(config.layer_reductions, config.layer_windows, strict=True)]
+        return torch.tensor(rows, dtype=torch.int32, device=self.device)

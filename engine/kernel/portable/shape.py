@@ -1,0 +1,190 @@
+"""Everything the portable kernel knows at compile time, and the buffers it works in."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two >= n."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Tile sizes of one projection: N output rows and K inputs per lane.
+
+    gemv: one row of activations; a unit is [bn, bk] weights, `stages` of them in flight. gemm: `rows` of activations in tiles
+    of [mn, mk]. Where a gate and an up row make one output, N counts both and mn the outputs.
+    """
+
+    n: int
+    k: int
+    bn: int
+    bk: int
+    stages: int
+    mn: int
+    mk: int
+    mstages: int
+
+    @property
+    def chunks(self) -> int:
+        return ceil_div(self.k, self.bk)
+
+    @property
+    def even(self) -> bool:
+        return self.n % self.bn == 0 and self.k % self.bk == 0
+
+    @property
+    def even_mma(self) -> bool:
+        return self.n % self.mn == 0 and self.k % self.mk == 0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes are of one rank. L lanes, D hidden, H and K heads of one lane, h head size, F FFN columns of one lane."""
+
+    layers: int
+    lanes: int  # L
+    hidden: int  # D
+    q_heads: int  # H/L
+    kv_heads: int  # K/L
+    head_size: int  # h
+    ffn: int  # F/L
+    vocab: int  # V
+    context: int
+    delay: int
+    head: str  # engine.config.Head value
+    eps: float
+    qkv_bias: bool
+    qk_norm: bool
+    lane_norms: bool
+    programs: int  # grid size
+    rows: int  # rows of a prefill chunk
+    rank: int
+    ptx: bool
+    warps: int
+    qkv: Matrix
+    o: Matrix
+    w13: Matrix
+    w2: Matrix
+    lm: Matrix
+    max_splits: int  # of the KV length, in decode
+    block_t: int = 64  # KV positions a step of attention takes
+    block_q: int = 32  # query rows an attention program takes in prefill
+
+    @property
+    def slots(self) -> int:
+        """Layers whose outputs are kept: this one and the `delay` before it."""
+        return self.delay + 1
+
+    @property
+    def group(self) -> int:
+        return self.q_heads // self.kv_heads
+
+    @property
+    def qkv_rows(self) -> int:
+        return (self.q_heads + 2 * self.kv_heads) * self.head_size
+
+    @property
+    def attention_width(self) -> int:
+        return self.q_heads * self.head_size
+
+    @property
+    def hidden_pad(self) -> int:
+        return power_of_two(self.hidden)
+
+    @property
+    def head_pad(self) -> int:
+        return max(16, power_of_two(self.head_size))
+
+    @property
+    def group_pad(self) -> int:
+        return max(16, power_of_two(self.group))
+
+    @property
+    def attention_pad(self) -> int:
+        return power_of_two(self.attention_width)
+
+    @property
+    def lane_pad(self) -> int:
+        return power_of_two(self.lanes)
+
+    @property
+    def slice_pad(self) -> int:
+        """Elements of D that a program sums over the lanes."""
+        return power_of_two(ceil_div(self.hidden, self.programs))
+
+    @property
+    def vocab_slice(self) -> int:
+        """Logits that a program filters."""
+        return ceil_div(self.vocab, self.programs)
+
+    @property
+    def vocab_slice_pad(self) -> int:
+        return power_of_two(self.vocab_slice)
+
+    @property
+    def programs_pad(self) -> int:
+        return power_of_two(self.programs)
+
+    @property
+    def head_lanes(self) -> int:
+        return self.lanes if self.head == "vocab_parallel" else 1
+
+    @property
+    def scratch_width(self) -> int:
+        """Staged inputs of one program: [lanes, widest input]."""
+        return self.lanes * max(self.hidden, self.attention_width)
+
+
+class Buffers(NamedTuple):
+    """Device memory of the portable kernel. R rows of a chunk; A: the weight dtype. Letters as in Shape."""
+
+    # protocol (engine/kernel/control.py, params.py)
+    ring: Any
+    status: Any
+    stop_word: Any
+    error: Any
+    device: Any
+    barrier: Any  # int32 [1], zeroed before every launch
+    ints: Any
+    floats: Any
+    # model
+    table: Any  # int64 [layers, 9]: addresses of wqkv, wo, w13, w2 (A); attention norm, FFN norm, QKV bias, q norm, k norm (float32)
+    kinds: Any  # int32 [layers, 2]: reduction (0 none, 1 past, 2 present), window
+    embedding: Any  # A [V, D]
+    norm: Any  # float32 [1 or L, D]
+    head: Any  # A
+    cos: Any  # float32 [context, h/2]
+    sin: Any
+    k_cache: Any  # A [layers, L*K, context, h]
+    v_cache: Any
+    # one row
+    x: Any  # float32 [2, L, D]: lane states, written alternately
+    qkv: Any  # float32 [L, (H+2K)*h]
+    part: Any  # float32 [L*H, splits, head_pad]: attention of a split of the KV length, not normalised
+    part_max: Any  # float32 [L*H, splits]
+    part_sum: Any  # float32 [L*H, splits]
+    attention_out: Any  # float32 [slots, L, D]: outputs of the last layers
+    ffn_out: Any
+    attention_sum: Any  # float32 [slots, D]: their sums over the lanes
+    ffn_sum: Any
+    gated: Any  # float32 [L, F]
+    scratch: Any  # float32 [programs, scratch_width]: each program's own staged input
+    logits: Any  # float32 [V], or [tokens, V] when every token's logits are kept
+    best: Any  # float32 [2, programs]: best plain and best noisy score
+    best_id: Any  # int32 [2, programs]
+    mass: Any  # float32 [programs, 16]: partial counts or masses of a pivot search
+    # rows of a chunk
+    rows_x: Any  # float32 [R, L, D]
+    rows_n: Any  # A [R, L, D]: normalised
+    rows_qkv: Any  # float32 [R, L, (H+2K)*h]
+    rows_q: Any  # A [R, L*H, h]: rotated
+    rows_a: Any  # A [R, L, H*h]
+    rows_attention_out: Any  # float32 [slots, R, L, D]
+    rows_ffn_out: Any
+    rows_gated: Any  # A [R, L, F]
