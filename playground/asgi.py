@@ -12,7 +12,10 @@ from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
 from django.urls import path  # noqa: E402
 
+from playground import engine_client  # noqa: E402
 from playground.chat.consumers import PlaygroundConsumer  # noqa: E402
+
+engine_client.warm_up()
 
 sockets = URLRouter([path("ws/playground/", PlaygroundConsumer.as_asgi())])
 

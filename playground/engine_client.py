@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
 
+from engine.errors import EngineError
 from playground import streams
 from playground.config import Config, config
-from playground.exceptions import InvalidParameter
+from playground.exceptions import EngineRefused, InvalidParameter
 from playground.schemas import ModelCard
 
 log = logging.getLogger(__name__)
@@ -32,13 +33,21 @@ def tokenizer(model: str):
     return load_tokenizer(model)
 
 
+def warm_up() -> None:
+    """Load the default model's tokenizer in the background, so that the first prompt does not wait for it."""
+    threading.Thread(target=tokenizer, args=(config.model_names[0],), name="tokenizer", daemon=True).start()
+
+
 def count_prompt_tokens(model: str, request: dict) -> int:
-    """Tokens of ``{"messages"}``, ``{"prompt"}`` or ``{"prompt_ids"}`` as the engine will see them."""
-    if "prompt_ids" in request:
-        return len(request["prompt_ids"])
-    if "prompt" in request:
-        return len(tokenizer(model).encode(request["prompt"]))
-    return len(tokenizer(model).render_chat(request["messages"]))
+    """Tokens of ``{"messages"}``, ``{"prompt"}`` or ``{"prompt_ids"}`` as the engine will see them. Raises EngineRefused."""
+    try:
+        if "prompt_ids" in request:
+            return len(request["prompt_ids"])
+        if "prompt" in request:
+            return len(tokenizer(model).encode_prompt(request["prompt"]))
+        return tokenizer(model).count(request["messages"])
+    except EngineError as error:
+        raise EngineRefused(error.code, str(error)) from error
 
 
 def model_cards() -> list[ModelCard]:
@@ -51,7 +60,7 @@ def _card(model: str, engines: list[dict]) -> ModelCard:
     known = next((e["info"] for e in engines if e["info"]), None)
     ready = any(e["state"] in READY for e in engines)
     if known is None:
-        return ModelCard(name=model, title=model, context_tokens=config.context_tokens, ready=ready)
+        return ModelCard(name=model, title=model, context_tokens=_described_context(model), ready=ready)
     measured = known["measured_bytes_per_s"]
     return ModelCard(
         name=model,
@@ -78,6 +87,19 @@ def context_tokens(model: str) -> int | None:
 
 def title(model: str) -> str:
     return next((card.title for card in model_cards() if card.name == model), model)
+
+
+@cache
+def _described_context(model: str) -> int | None:
+    """The context that the model's files name, while no engine reports; None when they cannot be read here."""
+    from engine.loading import load_config
+    from engine.models import resolve
+
+    try:
+        described = load_config(resolve(model)).context_tokens
+    except EngineError:
+        return config.context_tokens
+    return min(described, config.context_tokens or described)
 
 
 def loading_progress() -> tuple[float, str] | None:

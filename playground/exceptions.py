@@ -41,6 +41,14 @@ class PromptTooLong(PlaygroundError):
         super().__init__(f"This prompt has {prompt_tokens:,} tokens; {model} takes {context_tokens:,}. Shorten it by {over:,}.")
 
 
+class EngineRefused(PlaygroundError):
+    """The engine does not take this prompt or model; carries the engine's own code and words."""
+
+    def __init__(self, code: str, message: str):
+        super().__init__(message)
+        self.code = code
+
+
 class MessageTooLarge(PlaygroundError):
     """A frame or body over the byte limit."""
 
@@ -88,3 +96,30 @@ class Unavailable(PlaygroundError):
 
     code = "unavailable"
     status = 503
+
+
+class SignInRequired(PlaygroundError):
+    """The site is for signed-in users only."""
+
+    code = "sign_in_required"
+    status = 401
+
+
+class SharingOff(PlaygroundError):
+    """An admin has switched demo links off."""
+
+    code = "sharing_off"
+    status = 403
+
+    def __init__(self):
+        super().__init__("Sharing is switched off on this site. Nothing was shared.")
+
+
+class LinkGone(PlaygroundError):
+    """Expired, revoked or deleted: nothing of the content is said."""
+
+    code = "gone"
+    status = 410
+
+    def __init__(self):
+        super().__init__("This demo is no longer available.")

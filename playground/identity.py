@@ -2,13 +2,16 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
-from django.contrib.auth.models import AbstractBaseUser
 from django.core import signing
 from django.http import HttpRequest, HttpResponse
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import AbstractBaseUser
 
 COOKIE = "visitor"
 COOKIE_AGE_SECONDS = 365 * 24 * 3600
@@ -19,7 +22,7 @@ _SALT = "playground.visitor"
 class Owner:
     """Exactly one of ``user`` and ``visitor_id`` is set."""
 
-    user: AbstractBaseUser | None = None
+    user: "AbstractBaseUser | None" = None
     visitor_id: UUID | None = None
 
     @property
@@ -74,7 +77,7 @@ class OwnerMiddleware:
         return _with_cookie(await self.get_response(request), new_visitor)
 
 
-def _owner_of(request: HttpRequest, user: AbstractBaseUser) -> tuple[Owner, UUID | None]:
+def _owner_of(request: HttpRequest, user: "AbstractBaseUser") -> tuple[Owner, UUID | None]:
     known = visitor_from_cookie(request.COOKIES.get(COOKIE))
     request.visitor_id = known
     if user.is_authenticated:
