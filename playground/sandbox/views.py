@@ -34,7 +34,7 @@ def frame(request: HttpRequest) -> HttpResponse:
     """The document for `<iframe sandbox="allow-scripts">`; it holds no state and may be cached."""
     response = HttpResponse(DOCUMENT)
     response["Content-Security-Policy"] = POLICY
-    response["Cache-Control"] = "public, max-age=3600"
+    response["Cache-Control"] = "private, max-age=3600"
     response["X-DNS-Prefetch-Control"] = "off"
     response["Referrer-Policy"] = "no-referrer"
     return response
