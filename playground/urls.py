@@ -1,5 +1,5 @@
 from django.contrib import admin
-from django.urls import path
+from django.urls import include, path
 
 from playground import health
 from playground.chat import views
@@ -10,6 +10,7 @@ urlpatterns = [
     path("c/<uuid:conversation_id>", views.playground_page, name="conversation"),
     path("api/", api.urls),
     path("admin/", admin.site.urls),
+    path("sandbox/", include("playground.sandbox.urls")),
     path("healthz", health.healthz),
     path("readyz", health.readyz),
 ]
