@@ -23,6 +23,14 @@ class Config(BaseSettings):
     port: int | None = Field(None, description="Port of `make run`. Empty: 8000 or the next free one.")
     log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")
 
+    # E-mail
+    email_host: str = Field("", description="SMTP server. Empty: messages are printed to the log.")
+    email_port: int = Field(587, description="Port of the SMTP server.")
+    email_tls: bool = Field(True, description="Use STARTTLS.")
+    email_user: str = Field("", description="User name at the SMTP server.")
+    email_password: str = Field("", description="Password at the SMTP server.")
+    email_from: str = Field("playground@localhost", description="Sender of account messages.")
+
     # Storage
     data_dir: Path = Field(BASE_DIR / ".run", description="Database, logs and the embedded Redis server of the default mode.")
     database_url: str = Field("", description="postgres://... Empty: SQLite in DATA_DIR.")

@@ -17,13 +17,19 @@ CSRF_TRUSTED_ORIGINS = split(config.csrf_trusted_origins)
 
 INSTALLED_APPS = [
     "daphne",
+    "unfold",
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
+    "allauth",
+    "allauth.account",
     "playground.chat",
+    "playground.accounts",
+    "playground.sharing",
+    "playground.usage",
     "playground.supervisor",
 ]
 
@@ -32,11 +38,14 @@ MIDDLEWARE = [
     "servestatic.middleware.ServeStaticMiddleware",
     "playground.middleware.SecurityHeadersMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
     "playground.identity.OwnerMiddleware",
+    "playground.accounts.middleware.AccessMiddleware",
 ]
 
 ROOT_URLCONF = "playground.urls"
@@ -51,6 +60,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "playground.accounts.context.page",
             ]
         },
     }
@@ -112,7 +122,29 @@ SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
 DATA_UPLOAD_MAX_MEMORY_SIZE = config.max_message_bytes
 
+# Accounts: e-mail and password through django-allauth. A superuser without an e-mail signs in by name.
+AUTHENTICATION_BACKENDS = ["django.contrib.auth.backends.ModelBackend", "allauth.account.auth_backends.AuthenticationBackend"]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator", "NumericPasswordValidator")
+]
+ACCOUNT_ADAPTER = "playground.accounts.adapter.AccountAdapter"
+ACCOUNT_LOGIN_METHODS = {"email", "username"}
+ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*"]
+ACCOUNT_EMAIL_VERIFICATION = "optional"
+ACCOUNT_CHANGE_EMAIL = True
+ACCOUNT_SESSION_REMEMBER = True
+ACCOUNT_EMAIL_SUBJECT_PREFIX = ""
+LOGIN_URL = "/accounts/login/"
+LOGIN_REDIRECT_URL = ACCOUNT_LOGOUT_REDIRECT_URL = "/"
+EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if config.email_host else 'console'}.EmailBackend"
+EMAIL_HOST, EMAIL_PORT, EMAIL_USE_TLS = config.email_host, config.email_port, config.email_tls
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = config.email_user, config.email_password
+DEFAULT_FROM_EMAIL = SERVER_EMAIL = config.email_from
+
 LANGUAGE_CODE = "en"
+LANGUAGES = [("en", "English"), ("fr", "Français")]
+LOCALE_PATHS = [BASE_DIR / "playground" / "locale"]
 USE_TZ = True
 TIME_ZONE = "UTC"
 

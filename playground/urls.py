@@ -10,6 +10,8 @@ urlpatterns = [
     path("c/<uuid:conversation_id>", views.playground_page, name="conversation"),
     path("api/", api.urls),
     path("admin/", admin.site.urls),
+    path("accounts/", include("playground.accounts.urls")),
+    path("s/", include("playground.sharing.urls")),
     path("sandbox/", include("playground.sandbox.urls")),
     path("healthz", health.healthz),
     path("readyz", health.readyz),

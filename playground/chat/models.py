@@ -31,6 +31,9 @@ class Conversation(Owned):
     title = models.CharField(max_length=200)
     created_at = models.DateTimeField(default=timezone.now)
     updated_at = models.DateTimeField(default=timezone.now)
+    share_link = models.ForeignKey(  # the demo that it was forked from
+        "sharing.ShareLink", null=True, blank=True, on_delete=models.SET_NULL, related_name="forks"
+    )
 
     class Meta:
         indexes = [
@@ -97,6 +100,9 @@ class Generation(models.Model):
     source = models.CharField(max_length=8, choices=Source, default=Source.WEB)
     conversation = models.ForeignKey(Conversation, null=True, blank=True, on_delete=models.SET_NULL, related_name="generations")
     message = models.OneToOneField(Message, null=True, blank=True, on_delete=models.SET_NULL, related_name="generation")
+    share_link = models.ForeignKey(  # the demo whose fork asked
+        "sharing.ShareLink", null=True, blank=True, on_delete=models.SET_NULL, related_name="generations"
+    )
 
     # What was asked
     model = models.CharField(max_length=200)

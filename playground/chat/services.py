@@ -94,6 +94,7 @@ def generation_create(
             source=source,
             conversation=conversation,
             message=answer,
+            share_link_id=conversation.share_link_id if conversation else None,
             model=model,
             params=params.model_dump() | {"model": model} | (extra_params or {}),
             system_prompt="\n\n".join(m.content for m in messages or [] if m.role == "system"),
