@@ -25,7 +25,7 @@ def load_config(source: ModelSource) -> ModelConfig:
     if source.kind == "random":
         return SHAPES[source.shape]
     if source.kind == "gguf":
-        from engine.loading.gguf import read_config
+        from engine.loading.gguf_config import read_config
 
         return read_config(source.path, source.name)
     from engine.loading.hf_config import read_config
