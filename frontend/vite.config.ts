@@ -25,16 +25,18 @@ function djangoIncludes(): Plugin {
           const part = bundle[name];
           if (part?.type !== "chunk" || scripts.has(name)) return;
           scripts.add(name);
+          part.imports.forEach(visit); // what is imported comes first in the cascade
           for (const css of part.viteMetadata?.importedCss ?? []) styles.add(css);
-          part.imports.forEach(visit);
         };
         visit(chunk.fileName);
+        const fonts = Object.keys(bundle).filter((name) => /(plex-sans|barlow-figure).*\.woff2$/.test(name));
         const lines = ["{% load static %}"];
-        for (const name of [...styles].sort()) lines.push(`<link rel="stylesheet" href="{% static 'app/${name}' %}">`);
+        for (const name of fonts.sort()) lines.push(`<link rel="preload" as="font" type="font/woff2" crossorigin href="{% static 'app/${name}' %}">`);
+        for (const name of styles) lines.push(`<link rel="stylesheet" href="{% static 'app/${name}' %}">`);
         for (const name of [...scripts].sort()) {
           if (name !== chunk.fileName) lines.push(`<link rel="modulepreload" href="{% static 'app/${name}' %}">`);
         }
-        lines.push(`<script type="module" src="{% static 'app/${chunk.fileName}' %}" nonce="{{ csp_nonce }}"></script>`);
+        lines.push(`<script type="module" src="{% static 'app/${chunk.fileName}' %}" nonce="{{ request.csp_nonce }}"></script>`);
         writeFileSync(resolve(templates, `${chunk.name}.html`), lines.join("\n") + "\n");
       }
     },

@@ -29,7 +29,7 @@ export interface Params {
 }
 
 export interface Boot {
-  user: { email?: string; name?: string; is_staff?: boolean } | null;
+  user: { name: string; staff: boolean } | null;
   anonymous: boolean;
   models: ModelCard[];
   default_model: string;

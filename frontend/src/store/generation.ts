@@ -55,7 +55,8 @@ export class Generation implements Subscriber {
   private readonly listeners = new Set<() => void>();
 
   constructor(
-    readonly id: string,
+    /** "" until the server has accepted the request. */
+    public id: string,
     readonly model: string,
     readonly maxTokens: number | null,
   ) {}

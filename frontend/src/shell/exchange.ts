@@ -1,0 +1,67 @@
+import { ApiError, type ImportBody } from "../api/http";
+import type { StoredConversation, StoredMessage } from "../api/types";
+import { t } from "../i18n";
+import { downloadFile } from "./dom";
+
+const FORMAT = "playground-conversation-1";
+const HEADINGS: Record<string, string> = { user: "You", assistant: "Answer", system: "System" };
+
+function textOf(message: StoredMessage): string {
+  return message.generation?.text || message.content;
+}
+
+/** The newest branch as Markdown, or the whole tree as JSON. */
+export function exportConversation(stored: StoredConversation, kind: "json" | "markdown"): void {
+  const name = (stored.title || "chat").replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 60);
+  if (kind === "json") downloadFile(`${name}.json`, "application/json", JSON.stringify({ format: FORMAT, ...stored }, null, 2));
+  else downloadFile(`${name}.md`, "text/markdown", toMarkdown(stored));
+}
+
+export function toMarkdown(stored: StoredConversation): string {
+  const parts = [`# ${stored.title}`];
+  for (const message of newestPath(stored.messages)) parts.push(`<!-- ${message.role} -->\n## ${HEADINGS[message.role]}`, textOf(message).trimEnd());
+  return parts.join("\n\n") + "\n";
+}
+
+function newestPath(messages: StoredMessage[]): StoredMessage[] {
+  const byParent = new Map<string, StoredMessage>();
+  for (const message of messages) byParent.set(message.parent_id ?? "", message);
+  const out: StoredMessage[] = [];
+  for (let next = byParent.get(""); next; next = byParent.get(next.id)) out.push(next);
+  return out;
+}
+
+/** Reads an export of this program (JSON or Markdown). Throws with the reason when it is none. */
+export function readImport(fileName: string, text: string): ImportBody {
+  const body = /\.json$/i.test(fileName) || text.trimStart().startsWith("{") ? fromJson(text) : fromMarkdown(text);
+  if (body.messages.length === 0) throw new ApiError(0, "import_empty", t("import_empty", { name: fileName }));
+  return body;
+}
+
+function fromJson(text: string): ImportBody {
+  let parsed: Partial<StoredConversation> & { format?: string };
+  try {
+    parsed = JSON.parse(text) as typeof parsed;
+  } catch {
+    throw new ApiError(0, "import_invalid", t("import_not_json"));
+  }
+  if (!Array.isArray(parsed.messages)) throw new ApiError(0, "import_invalid", t("import_not_ours"));
+  const messages = parsed.messages.map((message) => ({
+    id: String(message.id),
+    parent_id: message.parent_id ?? null,
+    role: message.role,
+    content: textOf(message),
+  }));
+  return { title: String(parsed.title ?? ""), messages };
+}
+
+export function fromMarkdown(text: string): ImportBody {
+  const title = /^# (.+)$/m.exec(text)?.[1]?.trim() ?? "";
+  const parts = text.split(/^<!-- (user|assistant|system) -->\n## .*$/m);
+  const messages: ImportBody["messages"] = [];
+  for (let index = 1; index < parts.length; index += 2) {
+    const content = (parts[index + 1] ?? "").trim();
+    messages.push({ id: String(messages.length + 1), parent_id: messages.length ? String(messages.length) : null, role: parts[index] as string, content });
+  }
+  return { title, messages };
+}

@@ -1,0 +1,1 @@
+var e=class{constructor(e,t){t.textContent=``}};export{e as Race};
