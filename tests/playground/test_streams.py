@@ -1,0 +1,83 @@
+"""The stream's writer, with a real Redis."""
+
+import threading
+import time
+from uuid import uuid4
+
+import pytest
+
+from tests.playground.conftest import wait_for
+
+
+@pytest.fixture
+def streams(empty_redis):
+    from playground import streams
+
+    return streams
+
+
+def delta(text: str, elapsed_ms: float = 1.0) -> dict:
+    return {"type": "delta", "text": text, "tokens": 1, "elapsed_ms": elapsed_ms}
+
+
+def test_frames_come_out_in_order_batched_and_numbered(streams):
+    generation_id = uuid4()
+    writer = streams.StreamWriter(generation_id)
+    writer.add({"type": "started", "prompt_tokens": 1, "queue_ms": 0.0})
+    for i in range(2000):
+        writer.add(delta(f"{i} ", float(i)))
+    writer.drain()
+    writer.end({"type": "done"})
+
+    entries = streams.stream_read(generation_id)
+    assert [i for i, _ in entries] == [f"{n}-0" for n in range(1, len(entries) + 1)]
+    assert "".join(f["text"] for _, f in entries if f["type"] == "delta") == "".join(f"{i} " for i in range(2000))
+    assert len(entries) < 200, "deltas that come faster than a batch are merged"
+    assert [row[0] for row in writer.trace] == [n for n, (_, f) in enumerate(entries, 1) if f["type"] == "delta"]
+    assert sum(row[2] for row in writer.trace) == 2000
+    assert 0 < streams.client().ttl(streams.stream_key(generation_id)) <= 3600
+
+
+def test_a_single_frame_goes_out_at_once(streams):
+    generation_id = uuid4()
+    writer = streams.StreamWriter(generation_id)
+    time.sleep(0.05)
+    started = time.monotonic()
+    writer.add(delta("x"))
+    wait_for(lambda: streams.stream_read(generation_id))
+    assert time.monotonic() - started < 0.1
+    writer.drain()
+
+
+def test_a_writer_that_was_taken_for_dead_is_refused(streams):
+    generation_id = uuid4()
+    writer = streams.StreamWriter(generation_id)
+    writer.add(delta("kept"))
+    wait_for(lambda: streams.stream_read(generation_id))
+    streams.stream_end(generation_id, 1, {"type": "done"})
+    writer.add(delta("lost"))
+    with pytest.raises(streams.StreamTaken):
+        writer.drain()
+    assert [f["type"] for _, f in streams.stream_read(generation_id)] == ["delta", "done"]
+
+
+def test_cancel_reaches_a_listener_and_stays_for_a_late_one(streams):
+    generation_id = uuid4()
+    heard = []
+    with streams.client().pubsub(ignore_subscribe_messages=True) as pubsub:
+        pubsub.subscribe(streams.CANCEL_CHANNEL)
+        thread = threading.Thread(target=lambda: heard.append(wait_for(lambda: pubsub.get_message(timeout=0.1))))
+        thread.start()
+        time.sleep(0.1)
+        streams.cancel_request(generation_id)
+        thread.join()
+    assert heard[0]["data"] == str(generation_id)
+    assert streams.cancel_requested([uuid4(), generation_id]) == [generation_id]
+
+
+def test_a_worker_without_heartbeat_disappears(streams):
+    streams.worker_beat("a", {"engines": []})
+    streams.worker_beat("b", {"engines": []})
+    streams.client().delete("worker:a")
+    assert list(streams.workers()) == ["b"]
+    assert streams.client().smembers(streams.WORKERS) == {"b"}
