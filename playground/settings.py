@@ -119,7 +119,6 @@ if config.behind_https:
     SECURE_HSTS_SECONDS = 365 * 24 * 3600
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
-X_FRAME_OPTIONS = "DENY"
 DATA_UPLOAD_MAX_MEMORY_SIZE = config.max_message_bytes
 
 # Accounts: e-mail and password through django-allauth. A superuser without an e-mail signs in by name.
@@ -129,6 +128,7 @@ AUTH_PASSWORD_VALIDATORS = [
     for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator", "NumericPasswordValidator")
 ]
 ACCOUNT_ADAPTER = "playground.accounts.adapter.AccountAdapter"
+ACCOUNT_FORMS = {"add_email": "playground.accounts.forms.AddEmailForm"}
 ACCOUNT_LOGIN_METHODS = {"email", "username"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*"]
 ACCOUNT_EMAIL_VERIFICATION = "optional"

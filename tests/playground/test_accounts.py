@@ -1,0 +1,151 @@
+"""Accounts: sign-up, sign-in, claiming, reset, export, deletion, and what an admin can switch."""
+
+import json
+import re
+from uuid import uuid4
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+from django.test import Client
+
+from playground.accounts.models import Quota, SiteSettings
+from playground.accounts.selectors import USER_DEFAULTS, VISITOR_DEFAULTS, quota_for
+from playground.accounts.services import user_block
+from playground.chat.models import Conversation, Generation
+from playground.identity import COOKIE, Owner
+from playground.sharing.models import ShareLink
+from tests.playground.test_sharing import browser, chat, share
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("empty_redis")]
+User = get_user_model()
+PASSWORD = "correct-horse-battery"
+
+
+@pytest.fixture(autouse=True)
+def quick(settings) -> None:
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    settings.ACCOUNT_RATE_LIMITS = False
+
+
+@pytest.fixture
+def ines():
+    return User.objects.create_user("ines", "ines@example.org", PASSWORD)
+
+
+def sign_in(client: Client, login: str = "ines@example.org", password: str = PASSWORD):
+    return client.post("/accounts/login/", {"login": login, "password": password})
+
+
+def test_signing_up_claims_the_chats_and_links_of_this_browser(owner) -> None:
+    client, conversation = browser(owner), chat(owner)
+    link = share(client, conversation)
+    assert "Your 1 chat from this browser will be kept." in client.get("/accounts/signup/").content.decode()
+    assert client.post("/accounts/signup/", {"email": "new@example.org", "password1": PASSWORD}).status_code == 302
+    user = User.objects.get(email="new@example.org")
+    assert Conversation.objects.get().user == user and Generation.objects.get().user == user
+    assert ShareLink.objects.get(pk=link["id"]).user == user
+    assert client.get(f"/api/conversations/{conversation.pk}").status_code == 200
+
+
+def test_a_wrong_password_does_not_say_which_of_the_two_was_wrong(ines, client) -> None:
+    known = sign_in(client, password="nonsense").content.decode()
+    unknown = sign_in(client, login="nobody@example.org").content.decode()
+    message = "E-mail and password do not match. Try again, or reset the password."
+    assert message in known and message in unknown
+
+
+def test_a_password_is_reset_by_mail(ines, client, mailoutbox) -> None:
+    client.post("/accounts/password/reset/", {"email": ines.email})
+    path = re.search(r"http://testserver(/accounts/password/reset/key/\S+)", mailoutbox[0].body).group(1)
+    form = client.get(path, follow=True)
+    client.post(form.request["PATH_INFO"], {"password1": "another-fine-horse", "password2": "another-fine-horse"})
+    assert sign_in(Client(), password="another-fine-horse").status_code == 302
+    assert "used before or is too old" in Client().get(path, follow=True).content.decode()
+
+
+def test_a_new_email_counts_once_its_link_is_opened(ines, client, mailoutbox) -> None:
+    sign_in(client)
+    client.post("/accounts/email/", {"email": "moved@example.org", "action_add": ""})
+    path = re.search(r"http://testserver(/accounts/confirm-email/\S+)", mailoutbox[-1].body).group(1)
+    ines.refresh_from_db()
+    assert ines.email == "ines@example.org"
+    client.post(path)
+    ines.refresh_from_db()
+    assert ines.email == "moved@example.org"
+
+
+def test_the_export_has_chats_links_and_usage_and_deletion_leaves_only_figures(ines, client) -> None:
+    sign_in(client)
+    conversation = chat(Owner(user=ines))
+    link = share(client, conversation)
+    export = json.loads(client.get("/accounts/export").content)
+    assert export["account"]["email"] == "ines@example.org"
+    assert [m["role"] for m in export["chats"][0]["messages"]] == ["user", "assistant"]
+    assert export["links"][0]["url"] == link["url"] and export["usage"][0]["completion_tokens"] > 0
+
+    refused = client.post("/accounts/delete", {"password": "nonsense"})
+    assert "Nothing was deleted" in refused.content.decode() and User.objects.exists()
+    client.post("/accounts/delete", {"password": PASSWORD})
+    assert not User.objects.exists() and not Conversation.objects.exists()
+    kept = Generation.objects.get()
+    assert (kept.user, kept.message, kept.request, kept.system_prompt) == (None, None, {}, "") and kept.completion_tokens > 0
+    assert Client().get(link["url"]).status_code == 410
+
+
+def test_an_admin_closes_sign_up(client) -> None:
+    SiteSettings(signup_open=False).save()
+    assert "Sign-up is closed" in client.get("/accounts/signup/").content.decode()
+    client.post("/accounts/signup/", {"email": "new@example.org", "password1": PASSWORD})
+    assert not User.objects.exists()
+    assert "Create an account" not in client.get("/accounts/login/").content.decode()
+
+
+def test_visitors_are_asked_to_sign_in_when_an_admin_requires_it(ines, client) -> None:
+    SiteSettings(sign_in_required=True).save()
+    refused = client.get("/api/conversations")
+    assert refused.status_code == 401 and refused.json()["code"] == "sign_in_required"
+    assert client.get("/c/" + str(uuid4())).headers["Location"].startswith("/accounts/login/?next=/c/")
+    sign_in(client)
+    assert client.get("/api/conversations").status_code == 200
+
+
+def test_sharing_can_be_switched_off(owner) -> None:
+    SiteSettings(sharing_enabled=False).save()
+    body = {"conversation_id": str(chat(owner).pk)}
+    refused = browser(owner).post("/api/links", body, content_type="application/json")
+    assert refused.status_code == 403 and refused.json()["code"] == "sharing_off"
+
+
+def test_a_blocked_user_is_out_at_once(ines, client) -> None:
+    sign_in(client)
+    running = chat(Owner(user=ines)).generations.get()
+    Generation.objects.update(state="queued")
+    user_block(user=ines)
+    assert client.get("/accounts/").status_code == 302
+    assert sign_in(Client()).headers["Location"] == "/accounts/inactive/"
+    running.refresh_from_db()
+    assert running.state == "stopped"
+
+
+def test_quotas_fall_through_from_user_to_group_to_all(ines, owner) -> None:
+    signed_in = Owner(user=ines)
+    assert quota_for(owner) == VISITOR_DEFAULTS and quota_for(signed_in) == USER_DEFAULTS
+    Quota.objects.create(applies_to="visitors", tokens_per_day=10)
+    Quota.objects.create(applies_to="users", tokens_per_day=1000, concurrent=2)
+    for name, tokens in (("small", 5000), ("large", 9000)):
+        group = Group.objects.create(name=name)
+        ines.groups.add(group)
+        Quota.objects.create(applies_to="group", group=group, tokens_per_day=tokens)
+    assert quota_for(owner).tokens_per_day == 10
+    assert (quota_for(signed_in).tokens_per_day, quota_for(signed_in).concurrent) == (9000, 2)
+    Quota.objects.create(applies_to="user", user=ines, tokens_per_day=7)
+    assert quota_for(signed_in).tokens_per_day == 7
+
+
+def test_the_first_visit_gives_an_identity_that_cannot_be_forged(client) -> None:
+    client.get("/accounts/login/")
+    signed = client.cookies[COOKIE].value
+    client.cookies[COOKIE] = "x" + signed[1:]
+    client.get("/accounts/login/")
+    assert client.cookies[COOKIE].value.split(":")[0] != signed.split(":")[0]
