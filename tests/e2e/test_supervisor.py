@@ -1,0 +1,104 @@
+"""`make run` as people meet it: what it prints, what it leaves behind, what it says when it cannot start."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from playground.supervisor import supervisor
+from tests.e2e.conftest import ROOT, SYNTHETIC, Product
+
+pytestmark = pytest.mark.e2e
+
+
+def all_gone(processes: list[psutil.Process], seconds: float = 10.0) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    return not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=["SIGINT", "SIGTERM", "SIGKILL"])
+def test_no_process_outlives_the_supervisor(number):
+    product = Product(ENGINE_BACKEND=SYNTHETIC).start()
+    try:
+        processes = product.processes()
+        assert len(processes) >= 5, "supervisor, Redis, worker, engine, web server"
+        cookies = product.visit()
+        with product.socket(cookies) as client:
+            accepted = client.generate("Go on", max_tokens=8000)
+            client.receive("delta")
+            started = time.monotonic()
+            status = product.stop(number)
+        assert time.monotonic() - started < 10
+        assert status == (-signal.SIGKILL if number == signal.SIGKILL else 0)
+        assert all_gone(processes)
+        if number == signal.SIGTERM:  # the running answer was ended in order and its text stored
+            generation = product.start().get(f"/api/generations/{accepted['generation_id']}", cookies)
+            assert generation["state"] == "interrupted" and generation["text"]
+    finally:
+        product.remove()
+
+
+def refusal(folder: Path, **env: str) -> str:
+    """The one line with which it refuses to start."""
+    command = [sys.executable, "-m", "playground.supervisor"]
+    env = os.environ | {"DATA_DIR": str(folder), "REDIS_URL": "", "ENGINE_POOL": "cpu"} | env
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1, done
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+def test_a_taken_port_is_named_when_asked_for_and_passed_over_otherwise(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert refusal(tmp_path, PORT=str(port)).startswith(f"error: Port {port} is taken.")
+    first = supervisor.listen("127.0.0.1", None)
+    second = supervisor.listen("127.0.0.1", None)
+    assert second.getsockname()[1] > first.getsockname()[1] >= supervisor.FIRST_PORT
+    first.close(), second.close()
+
+
+def test_a_second_playground_on_the_same_data_is_refused(tmp_path):
+    with supervisor.lock(tmp_path):
+        assert "already runs" in refusal(tmp_path)
+
+
+def test_a_missing_or_broken_model_is_one_line(tmp_path):
+    assert "no-such-model" in refusal(tmp_path, MODELS="no-such-model")
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(100))
+    assert "broken.gguf" in refusal(tmp_path, MODELS=str(broken))
+
+
+def test_a_database_that_does_not_answer_is_one_line(tmp_path):
+    assert "database" in refusal(tmp_path, DATABASE_URL="sqlite:////nowhere/x.sqlite3")
+
+
+def test_a_setting_of_the_wrong_kind_is_one_line(tmp_path):
+    assert refusal(tmp_path, PORT="http").startswith("error: PORT: Input should be a valid integer")
+
+
+def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 5_000_000))
+    with pytest.raises(supervisor.CannotStart, match="has 5 MB free; 200 MB are needed"):
+        supervisor.check_disk(tmp_path)
+
+
+def test_a_python_too_old_is_one_line(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    old = tmp_path / "python3.9"
+    old.write_text("#!/bin/sh\n[ \"$1\" = --version ] && echo 'Python 3.9.2' && exit 0\nexit 1\n")
+    old.chmod(0o755)
+    done = subprocess.run(["make", "run", f"PYTHON={old}"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "error: Python 3.11 or newer is needed; Python 3.9.2 was found." in done.stderr
