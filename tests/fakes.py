@@ -1,12 +1,13 @@
-"""Stand-ins for what cannot run in a test: an engine without a model."""
+"""Stand-ins for what cannot run in a test: an engine without a model, and a backend of a fixed rate."""
 
 import itertools
+import os
 import threading
 import time
 from collections.abc import Iterator
 
-from engine.backend import EngineInfo
-from engine.request import Delta, Done, Event, Failed, GenerationRequest, Started, Timings, Usage
+from engine.backend import EngineInfo, Token
+from engine.request import Delta, Done, Event, Failed, GenerationRequest, Progress, SamplingParams, Started, Timings, Usage
 
 FAKE_INFO = EngineInfo(
     model="smollm2-135m-instruct",
@@ -79,3 +80,82 @@ class FakeEngine:
 
     def close(self) -> None:
         self.alive = False
+
+
+ANSWER = """Here is a function that adds two numbers:
+
+```python
+def add(first: int, second: int) -> int:
+    \"\"\"Their sum, for instance 7 for 3 and 4.\"\"\"
+    return first + second
+```
+
+- It takes **two** whole numbers; `add(3, 4)` is 7.
+- Tests: déjà vu, 数字, 🙂.
+
+"""
+
+
+class SyntheticBackend:
+    """Emits ANSWER again and again at SYNTHETIC_TOKENS_PER_S (default 1,000), through the real loop, detokeniser and pipes.
+
+    Selected with ENGINE_BACKEND=tests.fakes:SyntheticBackend. Never ends by itself before max_tokens.
+    """
+
+    eos_ids = ()
+
+    def __init__(self, model: str, *, gpus, dtype: str, context_tokens: int | None, on_progress):
+        from dataclasses import replace
+
+        from engine.tokenizer import load_tokenizer
+
+        on_progress(Progress("load", 0.5, f"Reading {FAKE_INFO.title}"))
+        self.rate = float(os.environ.get("SYNTHETIC_TOKENS_PER_S", "1000"))
+        self.ids = load_tokenizer(model).encode(ANSWER)
+        self.info = replace(FAKE_INFO, model=model, backend="synthetic", context_tokens=context_tokens or 100_000)
+
+    def start(self, prompt_ids: list[int], sampling: SamplingParams, stop_ids: frozenset[int], max_tokens: int) -> "SyntheticRun":
+        return SyntheticRun(self, len(prompt_ids), max_tokens)
+
+    def logits(self, ids: list[int]):
+        raise NotImplementedError("a synthetic backend has no logits")
+
+    def close(self) -> None:
+        pass
+
+
+class SyntheticRun:
+    """Token n is due n / rate seconds after the start, and carries that time."""
+
+    def __init__(self, backend: SyntheticBackend, prompt_tokens: int, max_tokens: int):
+        self._backend, self._max_tokens = backend, max_tokens
+        self._start_ns = time.monotonic_ns()
+        self._made = 0
+        self.prefill_done = prompt_tokens
+        self.finish_reason: str | None = None
+        self._stopped = threading.Event()
+
+    def poll(self, timeout_s: float) -> list[Token]:
+        if self.finish_reason:
+            return []
+        wait_s = self._due_ns(self._made) / 1e9 - time.monotonic()
+        if self._stopped.wait(min(max(0.0, wait_s), timeout_s)):
+            self.finish_reason = "cancelled"
+            return []
+        due = int((time.monotonic_ns() - self._start_ns) * self._backend.rate / 1e9)
+        last = min(due, self._max_tokens)
+        ids = self._backend.ids
+        tokens = [Token(ids[n % len(ids)], self._due_ns(n)) for n in range(self._made, last)]
+        self._made = max(self._made, last)
+        if self._made == self._max_tokens:
+            self.finish_reason = "length"
+        return tokens
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def close(self) -> None:
+        self.stop()
+
+    def _due_ns(self, n: int) -> int:
+        return self._start_ns + int((n + 1) / self._backend.rate * 1e9)

@@ -50,7 +50,7 @@ class Product:
         self.url = ""
 
     def start(self) -> "Product":
-        with self.output.open("ab") as file:
+        with self.output.open("wb") as file:
             command = [sys.executable, "-m", "playground.supervisor"]
             self.process = subprocess.Popen(command, cwd=ROOT, env=self.env, stdout=file, stderr=file)
         self.url = wait_for(self._ready_url, START_SECONDS, "the printed URL")
@@ -102,13 +102,14 @@ class Socket:
 
     def __init__(self, product: Product, cookies: str):
         address = product.url.replace("http", "ws", 1) + "ws/playground/"
-        self._socket = connect(address, additional_headers={"Cookie": cookies}, origin=product.url.rstrip("/"), max_size=None)
+        self._connection = connect(address, additional_headers={"Cookie": cookies}, origin=product.url.rstrip("/"), max_size=None)
 
     def __enter__(self) -> "Socket":
+        self._socket = self._connection.__enter__()
         return self
 
-    def __exit__(self, *_) -> None:
-        self._socket.close()
+    def __exit__(self, *error) -> None:
+        self._connection.__exit__(*error)
 
     def send(self, frame: dict) -> None:
         self._socket.send(json.dumps(frame))
