@@ -55,7 +55,7 @@ def kv_splits(C: tl.constexpr, window, position):
     return first, each, tl.cdiv(length, each)
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def decode_attention(B, C: tl.constexpr, layer, window, position, q_scale, k_scale):
     """Attention of one row: a program takes (KV head, split) pairs; the last split also appends the new key and value.
 
@@ -84,15 +84,15 @@ def _decode_split(B, C: tl.constexpr, layer, head, lane, kv, split, source, begi
     end = tl.minimum(begin + each, position + 1)
     row = _cache_row(C, layer, head)
     top = tl.full([C.group_pad], float("-inf"), tl.float32)
-    total = tl.zeros([C.group_pad], tl.float32)
-    acc = tl.zeros([C.group_pad, C.head_pad], tl.float32)
+    total = tl.full([C.group_pad], 0.0, tl.float32)
+    acc = tl.full([C.group_pad, C.head_pad], 0.0, tl.float32)
     for t0 in range(begin, end, C.block_t):
         t = t0 + tl.arange(0, C.block_t)
         cell = row + t[:, None] * C.head_size + j
         mask = (t < end)[:, None] & (j < C.head_size)
         k = tl.load(B.k_cache + cell, mask=mask, other=0.0)
         v = tl.load(B.v_cache + cell, mask=mask, other=0.0)
-        s = _dot(q, tl.trans(k), tl.zeros([C.group_pad, C.block_t], tl.float32))
+        s = _dot(q, tl.trans(k), tl.full([C.group_pad, C.block_t], 0.0, tl.float32))
         s = tl.where((t < end)[None, :], s, float("-inf"))
         new_top = tl.maximum(top, tl.max(s, 1))
         p = tl.exp(s - new_top[:, None])
@@ -107,7 +107,7 @@ def _decode_split(B, C: tl.constexpr, layer, head, lane, kv, split, source, begi
     tl.store(B.part + out[:, None] * C.head_pad + j, acc, mask=valid)
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def stage_attention(B, C: tl.constexpr, scratch, lane, window, position):
     """Combine the splits of one lane's heads: scratch[lane] [H*h] float32."""
     first, each, splits = kv_splits(C, window, position)
@@ -117,8 +117,8 @@ def stage_attention(B, C: tl.constexpr, scratch, lane, window, position):
     top = tl.full([C.attention_pad], float("-inf"), tl.float32)
     for split in range(0, splits):
         top = tl.maximum(top, tl.load(B.part_max + head * C.max_splits + split, mask=mask, other=0.0))
-    total = tl.zeros([C.attention_pad], tl.float32)
-    acc = tl.zeros([C.attention_pad], tl.float32)
+    total = tl.full([C.attention_pad], 0.0, tl.float32)
+    acc = tl.full([C.attention_pad], 0.0, tl.float32)
     for split in range(0, splits):
         at = head * C.max_splits + split
         weight = tl.exp(tl.load(B.part_max + at, mask=mask, other=0.0) - top)
@@ -127,7 +127,7 @@ def stage_attention(B, C: tl.constexpr, scratch, lane, window, position):
     tl.store(scratch + lane * C.attention_width + e, acc / total, mask=mask)
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def rows_rotary(B, C: tl.constexpr, layer, start, rows, q_scale, k_scale):
     """Rotate the queries of a chunk into rows_q (scaled) and append its keys and values at positions start .. start+rows-1."""
     heads: tl.constexpr = C.q_heads // C.kv_heads
@@ -146,7 +146,7 @@ def rows_rotary(B, C: tl.constexpr, layer, start, rows, q_scale, k_scale):
         tl.store(B.rows_q + out, (q * (C.head_size**-0.5)).to(B.rows_q.dtype.element_ty), mask=valid)
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def rows_attention(B, C: tl.constexpr, layer, window, start, rows):
     """Attention of a chunk: a program takes (query head, block of rows) pairs. rows_q [R, L*H, h] -> rows_a [R, L*H*h]."""
     blocks = tl.cdiv(rows, C.block_q)
@@ -168,15 +168,15 @@ def _attention_block(B, C: tl.constexpr, layer, window, start, rows, head, row0)
     begin = tl.maximum(0, start + row0 - window + 1) // C.block_t * C.block_t
     end = tl.minimum(start + row0 + C.block_q, start + rows)
     top = tl.full([C.block_q], -1e30, tl.float32)
-    total = tl.zeros([C.block_q], tl.float32)
-    acc = tl.zeros([C.block_q, C.head_pad], tl.float32)
+    total = tl.full([C.block_q], 0.0, tl.float32)
+    acc = tl.full([C.block_q, C.head_pad], 0.0, tl.float32)
     for t0 in range(begin, end, C.block_t):
         t = t0 + tl.arange(0, C.block_t)
         cell = row + t[:, None] * C.head_size + j
         mask = (t < end)[:, None] & (j < C.head_size)
         k = tl.load(B.k_cache + cell, mask=mask, other=0.0)
         v = tl.load(B.v_cache + cell, mask=mask, other=0.0)
-        s = _dot(q, tl.trans(k), tl.zeros([C.block_q, C.block_t], tl.float32))
+        s = _dot(q, tl.trans(k), tl.full([C.block_q, C.block_t], 0.0, tl.float32))
         seen = (t[None, :] <= position) & (t[None, :] > position - window)
         s = tl.where(seen, s, float("-inf"))
         new_top = tl.maximum(top, tl.max(s, 1))

@@ -35,7 +35,7 @@ def gemm(C: tl.constexpr, M: tl.constexpr, lanes: tl.constexpr, W, A, a_row, a_l
         o = (t % per_lane) * M.mn + tl.arange(0, M.mn)
         weights = W + lane * (M.n * M.k)
         inputs = A + lane * a_lane
-        acc = tl.zeros([C.rows, M.mn], tl.float32)
+        acc = tl.full([C.rows, M.mn], 0.0, tl.float32)
         for k0 in tl.range(0, M.k, M.mk, num_stages=M.mstages):
             k = k0 + tl.arange(0, M.mk)
             a = _tile(inputs, a_row, r, k, C.rows, M.k, M.even_mma)
@@ -58,8 +58,8 @@ def gemm_gated(C: tl.constexpr, M: tl.constexpr, W, A, a_row, a_lane, OUT, o_row
         o = (t % per_lane) * M.mn + tl.arange(0, M.mn)
         weights = W + lane * (M.n * M.k)
         inputs = A + lane * a_lane
-        gate = tl.zeros([C.rows, M.mn], tl.float32)
-        up = tl.zeros([C.rows, M.mn], tl.float32)
+        gate = tl.full([C.rows, M.mn], 0.0, tl.float32)
+        up = tl.full([C.rows, M.mn], 0.0, tl.float32)
         for k0 in tl.range(0, M.k, M.mk, num_stages=M.mstages):
             k = k0 + tl.arange(0, M.mk)
             a = _tile(inputs, a_row, r, k, C.rows, M.k, even)

@@ -78,12 +78,12 @@ def _store(s, OUT, bias, M: tl.constexpr, gated: tl.constexpr, biased: tl.conste
         tl.store(OUT + lane * M.n + o, s, mask=o < M.n)
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def gemv(C: tl.constexpr, M: tl.constexpr, W, X, OUT, bias, gated: tl.constexpr, biased: tl.constexpr):
     """OUT[lane] = W[lane] @ X[lane] for this program's tiles. W [L, N, K], X float32 [L, K]."""
     first, end = tile_range(M, C.lanes, C.programs)
     per_lane: tl.constexpr = (M.n + M.bn - 1) // M.bn
-    acc = tl.zeros([M.bn, M.bk], tl.float32)
+    acc = tl.full([M.bn, M.bk], 0.0, tl.float32)
     for unit in tl.range(first * M.chunks, end * M.chunks, num_stages=M.stages):
         tile = unit // M.chunks
         chunk = unit % M.chunks
@@ -93,10 +93,10 @@ def gemv(C: tl.constexpr, M: tl.constexpr, W, X, OUT, bias, gated: tl.constexpr,
         acc += w.to(tl.float32) * _inputs(X, M, lane, chunk)[None, :]
         if chunk == M.chunks - 1:
             _store(tl.sum(acc, 1), OUT, bias, M, gated, biased, lane, tile)
-            acc = tl.zeros([M.bn, M.bk], tl.float32)
+            acc = tl.full([M.bn, M.bk], 0.0, tl.float32)
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def head_gemv(B, C: tl.constexpr, M: tl.constexpr, X, logits, position, temperature, seed):
     """Logits of this program's vocabulary rows, and its best candidates.
 
@@ -105,12 +105,12 @@ def head_gemv(B, C: tl.constexpr, M: tl.constexpr, X, logits, position, temperat
     """
     first, end = tile_range(M, C.head_lanes, C.programs)
     per_lane: tl.constexpr = (M.n + M.bn - 1) // M.bn
-    acc = tl.zeros([M.bn, M.bk], tl.float32)
+    acc = tl.full([M.bn, M.bk], 0.0, tl.float32)
     top = tl.full([M.bn], float("-inf"), tl.float32)
     top_id = tl.full([M.bn], 2147483647, tl.int32)
     noisy = top
     noisy_id = top_id
-    bad = tl.zeros([M.bn], tl.int32)
+    bad = tl.full([M.bn], 0, tl.int32)
     for unit in tl.range(first * M.chunks, end * M.chunks, num_stages=M.stages):
         tile = unit // M.chunks
         chunk = unit % M.chunks
@@ -120,7 +120,7 @@ def head_gemv(B, C: tl.constexpr, M: tl.constexpr, X, logits, position, temperat
         acc += w.to(tl.float32) * _inputs(X, M, lane, chunk)[None, :]
         if chunk == M.chunks - 1:
             y = tl.sum(acc, 1)
-            acc = tl.zeros([M.bn, M.bk], tl.float32)
+            acc = tl.full([M.bn, M.bk], 0.0, tl.float32)
             o = tile * M.bn + tl.arange(0, M.bn)
             ids = lane * M.n + o
             valid = o < M.n

@@ -51,8 +51,9 @@ def _stage_norms(B, C: tl.constexpr, M: tl.constexpr, scratch, x_in, x_out, out,
 @triton.jit
 def _stage_heads(B, C: tl.constexpr, scratch, window, position):
     """Stage the attention output of every lane whose rows this program owns in the output projection."""
-    first, end = tile_range(C.o, C.lanes, C.programs)
-    lane_first, lane_last = lane_range(C.o, first, end)
+    OUT: tl.constexpr = C.o
+    first, end = tile_range(OUT, C.lanes, C.programs)
+    lane_first, lane_last = lane_range(OUT, first, end)
     for lane in range(lane_first, lane_last + 1):
         stage_attention(B, C, scratch, lane, window, position)
     tl.debug_barrier()
@@ -61,52 +62,57 @@ def _stage_heads(B, C: tl.constexpr, scratch, window, position):
 @triton.jit
 def decode_layer(B, C: tl.constexpr, epoch, layer, token, position):
     """All phases of one layer for one row. Returns epoch."""
+    QKV: tl.constexpr = C.qkv
+    OUT: tl.constexpr = C.o
+    UP: tl.constexpr = C.w13
+    DOWN: tl.constexpr = C.w2
     scratch = B.scratch + tl.program_id(0) * C.scratch_width
     window = tl.load(B.kinds + layer * 2 + 1)
     odd = B.x + C.lanes * C.hidden
     slot = (layer % C.slots) * (C.lanes * C.hidden)
 
     scale = _vector(B, layer, ATTENTION_NORM)
-    _stage_norms(B, C, C.qkv, scratch, B.x, odd, B.ffn_out, B.ffn_sum, layer - 1, token, scale, 1, position)
+    _stage_norms(B, C, QKV, scratch, B.x, odd, B.ffn_out, B.ffn_sum, layer - 1, token, scale, 1, position)
     if layer > 0:
         store_sums(C, B.ffn_out, B.ffn_sum, layer - 1)
-    gemv(C, C.qkv, _weight(B, layer, WQKV), scratch, B.qkv, _vector(B, layer, BIAS), False, C.qkv_bias)
+    gemv(C, QKV, _weight(B, layer, WQKV), scratch, B.qkv, _vector(B, layer, BIAS), False, C.qkv_bias)
     epoch = grid_barrier(B, C, epoch, 1, layer, position)
 
     decode_attention(B, C, layer, window, position, _vector(B, layer, Q_NORM), _vector(B, layer, K_NORM))
-    prefetch_tiles(C, _weight(B, layer, WO), C.o, C.lanes, AHEAD)
+    prefetch_tiles(C, _weight(B, layer, WO), OUT, C.lanes, AHEAD)
     epoch = grid_barrier(B, C, epoch, 3, layer, position)
 
     _stage_heads(B, C, scratch, window, position)
-    gemv(C, C.o, _weight(B, layer, WO), scratch, B.attention_out + slot, B.norm, False, False)
+    gemv(C, OUT, _weight(B, layer, WO), scratch, B.attention_out + slot, B.norm, False, False)
     epoch = grid_barrier(B, C, epoch, 4, layer, position)
 
     scale = _vector(B, layer, FFN_NORM)
-    _stage_norms(B, C, C.w13, scratch, odd, B.x, B.attention_out, B.attention_sum, layer, token, scale, 5, position)
+    _stage_norms(B, C, UP, scratch, odd, B.x, B.attention_out, B.attention_sum, layer, token, scale, 5, position)
     store_sums(C, B.attention_out, B.attention_sum, layer)
-    gemv(C, C.w13, _weight(B, layer, W13), scratch, B.gated, B.norm, True, False)
-    prefetch_tiles(C, _weight(B, layer, W2), C.w2, C.lanes, AHEAD)
+    gemv(C, UP, _weight(B, layer, W13), scratch, B.gated, B.norm, True, False)
+    prefetch_tiles(C, _weight(B, layer, W2), DOWN, C.lanes, AHEAD)
     epoch = grid_barrier(B, C, epoch, 5, layer, position)
 
-    gemv(C, C.w2, _weight(B, layer, W2), B.gated, B.ffn_out + slot, B.norm, False, False)
+    gemv(C, DOWN, _weight(B, layer, W2), B.gated, B.ffn_out + slot, B.norm, False, False)
     if layer < C.layers - 1:
-        prefetch_tiles(C, _weight(B, layer + 1, WQKV), C.qkv, C.lanes, AHEAD)
+        prefetch_tiles(C, _weight(B, layer + 1, WQKV), QKV, C.lanes, AHEAD)
     return grid_barrier(B, C, epoch, 6, layer, position)
 
 
 @triton.jit
 def decode_head(B, C: tl.constexpr, epoch, logits, temperature, seed, position):
     """Final norm and head for one row: logits and candidates. Returns epoch."""
+    LM: tl.constexpr = C.lm
     scratch = B.scratch + tl.program_id(0) * C.scratch_width
-    first, end = tile_range(C.lm, C.head_lanes, C.programs)
+    first, end = tile_range(LM, C.head_lanes, C.programs)
     if C.head == "vocab_parallel":
-        lane_first, lane_last = lane_range(C.lm, first, end)
+        lane_first, lane_last = lane_range(LM, first, end)
     else:
         lane_first = 0
         lane_last = C.lanes - 1
     stage_head(B, C, scratch, B.x, lane_first, lane_last, position)
     tl.debug_barrier()
-    bad = head_gemv(B, C, C.lm, scratch, logits, position + 1, temperature, seed)
+    bad = head_gemv(B, C, LM, scratch, logits, position + 1, temperature, seed)
     if bad != 0:
         report_error(B, C, NAN_LOGITS, 7, C.layers, position)
     return grid_barrier(B, C, epoch, 7, C.layers, position)
@@ -161,6 +167,10 @@ def _finish(B, token, made, limit, position):
 @triton.jit
 def prefill_layer(B, C: tl.constexpr, epoch, layer, ids, start, rows):
     """All phases of one layer for a chunk of rows at positions start .. start+rows-1. Returns epoch."""
+    QKV: tl.constexpr = C.qkv
+    OUT: tl.constexpr = C.o
+    UP: tl.constexpr = C.w13
+    DOWN: tl.constexpr = C.w2
     window = tl.load(B.kinds + layer * 2 + 1)
     slot = (layer % C.slots) * (C.rows * C.lanes * C.hidden)
     wide: tl.constexpr = C.lanes * C.hidden
@@ -170,7 +180,7 @@ def prefill_layer(B, C: tl.constexpr, epoch, layer, ids, start, rows):
         rows_norm(B, C, row, B.rows_ffn_out, layer - 1, tl.load(ids + start + row), scale, 10, start + row)
     epoch = grid_barrier(B, C, epoch, 10, layer, start)
     gemm(
-        C, C.qkv, C.lanes, _weight(B, layer, WQKV), B.rows_n, wide, C.hidden,
+        C, QKV, C.lanes, _weight(B, layer, WQKV), B.rows_n, wide, C.hidden,
         B.rows_qkv, C.lanes * C.qkv_rows, C.qkv_rows, _vector(B, layer, BIAS), C.qkv_bias,
     )  # fmt: skip
     epoch = grid_barrier(B, C, epoch, 1, layer, start)
@@ -179,19 +189,19 @@ def prefill_layer(B, C: tl.constexpr, epoch, layer, ids, start, rows):
     rows_attention(B, C, layer, window, start, rows)
     epoch = grid_barrier(B, C, epoch, 3, layer, start)
     gemm(
-        C, C.o, C.lanes, _weight(B, layer, WO), B.rows_a, C.lanes * C.attention_width, C.attention_width,
+        C, OUT, C.lanes, _weight(B, layer, WO), B.rows_a, C.lanes * C.attention_width, C.attention_width,
         B.rows_attention_out + slot, wide, C.hidden, B.norm, False,
     )  # fmt: skip
     epoch = grid_barrier(B, C, epoch, 4, layer, start)
 
     scale = _vector(B, layer, FFN_NORM)
     for row in range(tl.program_id(0), rows, C.programs):
-        rows_norm(B, C, row, B.rows_attention_out, layer, 0, scale, 10, start + row)
+        rows_norm(B, C, row, B.rows_attention_out, layer, start, scale, 10, start + row)
     epoch = grid_barrier(B, C, epoch, 10, layer, start)
-    gemm_gated(C, C.w13, _weight(B, layer, W13), B.rows_n, wide, C.hidden, B.rows_gated, C.lanes * C.ffn, C.ffn)
+    gemm_gated(C, UP, _weight(B, layer, W13), B.rows_n, wide, C.hidden, B.rows_gated, C.lanes * C.ffn, C.ffn)
     epoch = grid_barrier(B, C, epoch, 5, layer, start)
     gemm(
-        C, C.w2, C.lanes, _weight(B, layer, W2), B.rows_gated, C.lanes * C.ffn, C.ffn,
+        C, DOWN, C.lanes, _weight(B, layer, W2), B.rows_gated, C.lanes * C.ffn, C.ffn,
         B.rows_ffn_out + slot, wide, C.hidden, B.norm, False,
     )  # fmt: skip
     return grid_barrier(B, C, epoch, 6, layer, start)
@@ -200,12 +210,13 @@ def prefill_layer(B, C: tl.constexpr, epoch, layer, ids, start, rows):
 @triton.jit
 def prefill_head(B, C: tl.constexpr, epoch, start, rows, all_logits):
     """Logits of every row of the chunk into all_logits [context, V]. Returns epoch."""
+    LM: tl.constexpr = C.lm
     for row in range(tl.program_id(0), rows, C.programs):
         rows_head(B, C, row, start + row)
     epoch = grid_barrier(B, C, epoch, 10, C.layers, start)
     lane: tl.constexpr = C.hidden if C.head == "vocab_parallel" else 0
     out = all_logits + start.to(tl.int64) * C.vocab
-    gemm(C, C.lm, C.head_lanes, B.head, B.rows_n, C.lanes * C.hidden, lane, out, C.vocab, C.lm.n, B.norm, False)
+    gemm(C, LM, C.head_lanes, B.head, B.rows_n, C.lanes * C.hidden, lane, out, C.vocab, LM.n, B.norm, False)
     return grid_barrier(B, C, epoch, 7, C.layers, start)
 
 

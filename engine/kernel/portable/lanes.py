@@ -65,7 +65,7 @@ def _reduction_of_lanes(C: tl.constexpr, out, sums, now, own, layer, kind, lane)
     return delta
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def store_sums(C: tl.constexpr, out, sums, layer):
     """Each program sums its slice of D of the layer's outputs over the lanes, for the layer that consumes them later."""
     if C.lanes > 1:
@@ -104,7 +104,7 @@ def _state(B, C: tl.constexpr, x_in, out, sums, layer, token, lane):
     return x
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def stage_norm(B, C: tl.constexpr, scratch, lane, write, x_in, x_out, out, sums, layer, token, scale, place, position):
     """One lane's state after ``layer`` and its norm: scratch[lane] [D]. The writer also stores the new state.
 
@@ -119,31 +119,31 @@ def stage_norm(B, C: tl.constexpr, scratch, lane, write, x_in, x_out, out, sums,
     tl.store(scratch + lane * C.hidden + d, n, mask=mask)
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def stage_head(B, C: tl.constexpr, scratch, x_in, lane_first, lane_last, position):
     """Input of the head in scratch: [D], or [L, D] for the `lane` and `vocab_parallel` heads (its lanes only)."""
     d = tl.arange(0, C.hidden_pad)
     mask = d < C.hidden
     last = C.layers - 1
     if C.head == "pre_norm_lane_agg":
-        total = _state(B, C, x_in, B.ffn_out, B.ffn_sum, last, 0, 0)
+        total = _state(B, C, x_in, B.ffn_out, B.ffn_sum, last, position, 0)
         for lane in range(1, C.lanes):
-            total += _state(B, C, x_in, B.ffn_out, B.ffn_sum, last, 0, lane)
+            total += _state(B, C, x_in, B.ffn_out, B.ffn_sum, last, position, lane)
         tl.store(scratch + d, normalise(B, C, total, B.norm, 7, last, position), mask=mask)
     elif C.head == "replicate":
-        total = tl.zeros([C.hidden_pad], tl.float32)
+        total = tl.full([C.hidden_pad], 0.0, tl.float32)
         for lane in range(0, C.lanes):
-            x = _state(B, C, x_in, B.ffn_out, B.ffn_sum, last, 0, lane)
+            x = _state(B, C, x_in, B.ffn_out, B.ffn_sum, last, position, lane)
             total += normalise(B, C, x, lane_scale(C, B.norm, lane), 7, last, position)
         tl.store(scratch + d, total / C.lanes, mask=mask)
     else:
         for lane in range(lane_first, lane_last + 1):
-            x = _state(B, C, x_in, B.ffn_out, B.ffn_sum, last, 0, lane)
+            x = _state(B, C, x_in, B.ffn_out, B.ffn_sum, last, position, lane)
             n = normalise(B, C, x, lane_scale(C, B.norm, lane), 7, last, position)
             tl.store(scratch + lane * C.hidden + d, n, mask=mask)
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def rows_norm(B, C: tl.constexpr, row, out, layer, token, scale, place, position):
     """A row of a prefill chunk: every lane's state after ``layer`` (in place) and its norm in rows_n.
 
@@ -180,7 +180,7 @@ def _rows_common(C: tl.constexpr, out, row, layer, kind):
     """Sum over the lanes that this layer's reduction needs: of its own outputs (present) or of those `delay` layers ago (past)."""
     d = tl.arange(0, C.hidden_pad)
     mask = d < C.hidden
-    total = tl.zeros([C.hidden_pad], tl.float32)
+    total = tl.full([C.hidden_pad], 0.0, tl.float32)
     if C.lanes > 1:
         if kind != 0:
             source = _slot(C, out, row, tl.where(kind == PAST, layer - C.delay, layer))
@@ -201,7 +201,7 @@ def _rows_delta(C: tl.constexpr, out, row, layer, kind, common, lane):
     return delta
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def rows_head(B, C: tl.constexpr, row, position):
     """Input of the head for a row whose states are final: rows_n [row, 0] or [row, L]."""
     d = tl.arange(0, C.hidden_pad)
@@ -211,7 +211,7 @@ def rows_head(B, C: tl.constexpr, row, position):
     x_row = B.rows_x + row * (C.lanes * C.hidden)
     n_row = B.rows_n + row * (C.lanes * C.hidden)
     common = _rows_common(C, B.rows_ffn_out, row, last, kind)
-    total = tl.zeros([C.hidden_pad], tl.float32)
+    total = tl.full([C.hidden_pad], 0.0, tl.float32)
     for lane in range(0, C.lanes):
         x = tl.load(x_row + lane * C.hidden + d, mask=mask, other=0.0)
         x += _rows_delta(C, B.rows_ffn_out, row, last, kind, common, lane)

@@ -45,7 +45,7 @@ def _pivot(B, C: tl.constexpr, epoch, keys, weights, goal, relative: tl.constexp
     return prefix, epoch
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def _filtered(B, C: tl.constexpr, epoch, logits, top_logit, temperature, top_k, top_p, log_min_p, seed, position):
     """Best candidate of this program's slice after top-k, top-p and min-p into best[1]. Returns epoch."""
     i = tl.arange(0, C.vocab_slice_pad)

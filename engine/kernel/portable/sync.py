@@ -17,7 +17,7 @@ REDUCE = tl.constexpr(control.PLACE_REDUCE)
 SPIN_LIMIT_CODE = tl.constexpr(control.ERROR_SPIN_LIMIT)
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def grid_barrier(B, C: tl.constexpr, epoch, place, layer, position):
     """All programs meet here. What any of them stored before is visible to all after. Returns epoch + 1.
 
