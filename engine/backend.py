@@ -61,7 +61,11 @@ class Run(Protocol):
 
 
 class Backend(Protocol):
+    """Made as ``Backend(model, *, gpus, dtype, context_tokens, on_progress)``: the fields of EngineConfig, and a function that
+    takes Progress. Raises ModelError or DeviceError."""
+
     info: EngineInfo
+    eos_ids: frozenset[int]  # the model's own end-of-sequence ids
 
     def start(self, prompt_ids: list[int], sampling: SamplingParams, stop_ids: frozenset[int], max_tokens: int) -> Run:
         """Begin a generation. One at a time per backend; ``max_tokens`` already fits the context."""

@@ -118,13 +118,15 @@ class Delta:
     """Text that became final. Never half a UTF-8 character, never part of a stop string.
 
     ``token_ids`` are the tokens generated since the last delta (their text may still be held back);
-    ``elapsed_ms``: engine clock at the last of them, since the request was received.
+    ``elapsed_ms``: engine clock at the last of them, since the request was received. ``points``: when a delta holds several
+    tokens, (count, elapsed_ms) of each step that made some, in order.
     """
 
     text: str
     token_ids: tuple[int, ...]
     elapsed_ms: float
     logprobs: tuple[TokenLogprob, ...] = ()
+    points: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,20 @@
+"""Text <-> token ids, chat templates and streamed decoding. Imports no torch: web processes count prompt tokens with it."""
+
+from engine.models import ModelSource, resolve
+from engine.tokenizer.detokenizer import Detokenizer
+from engine.tokenizer.tokenizer import Tokenizer
+
+__all__ = ["Detokenizer", "Tokenizer", "load_tokenizer"]
+
+
+def load_tokenizer(model: str | ModelSource) -> Tokenizer:
+    """The tokenizer that comes with a model: tokenizer.json, SentencePiece tokenizer.model, or GGUF metadata.
+
+    Raises UnknownModel, or ModelError when the model has no tokenizer or one of an unknown kind.
+    """
+    from engine.tokenizer import folder, gguf
+
+    source = resolve(model) if isinstance(model, str) else model
+    if source.kind == "gguf":
+        return Tokenizer(gguf.read(source.path))
+    return Tokenizer(folder.read(source.folder()))

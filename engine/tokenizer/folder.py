@@ -1,0 +1,135 @@
+"""Tokenizers of Hugging Face checkpoint folders: tokenizer.json, or a SentencePiece tokenizer.model."""
+
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer as Pipeline
+
+from engine.errors import ModelError
+from engine.tokenizer.spec import TokenizerSpec, add_markup, sentencepiece_pipeline
+
+
+def read(folder: Path) -> TokenizerSpec:
+    """Raises ModelError when the folder has no tokenizer or a broken one."""
+    settings = _json(folder / "tokenizer_config.json")
+    if (folder / "tokenizer.json").is_file():
+        pipeline, special = _from_tokenizer_json(folder / "tokenizer.json")
+        adds_bos_by_default = None
+    elif (folder / "tokenizer.model").is_file():
+        pipeline, special = _from_sentencepiece(folder / "tokenizer.model", settings)
+        adds_bos_by_default = True
+    else:
+        raise ModelError(f"{folder} has no tokenizer: neither tokenizer.json nor tokenizer.model is there.")
+    generation, config = _json(folder / "generation_config.json"), _json(folder / "config.json")
+    bos_id = _id(pipeline, _content(settings.get("bos_token")), config.get("bos_token_id"))
+    eos_id = _id(pipeline, _content(settings.get("eos_token")), None)
+    eos_ids = {eos_id, *_ids(generation.get("eos_token_id")), *_ids(config.get("eos_token_id"))} - {None}
+    adds_bos = settings.get("add_bos_token", adds_bos_by_default)
+    if adds_bos is None:
+        adds_bos = bos_id is not None and pipeline.encode("", add_special_tokens=True).ids[:1] == [bos_id]
+    return TokenizerSpec(
+        pipeline=pipeline,
+        special=special,
+        byte_level=_has_step(pipeline.decoder, "ByteLevel"),
+        strips_first_space=_strips_first_space(pipeline.decoder),
+        bos_id=bos_id,
+        eos_ids=frozenset(eos_ids),
+        adds_bos=bool(adds_bos) and bos_id is not None,
+        chat_template=_chat_template(folder, settings),
+    )
+
+
+def _from_tokenizer_json(path: Path) -> tuple[Pipeline, dict[str, int]]:
+    description = _json(path)
+    special = {}
+    for token in description.get("added_tokens", []):
+        if token.get("special") or is_markup(token["content"]):
+            token["normalized"] = False  # so that what was escaped before normalisation stays text after it
+            special[token["content"]] = token["id"]
+    try:
+        pipeline = Pipeline.from_str(json.dumps(description))
+    except Exception as error:  # the library raises bare Exception
+        raise ModelError(f"{path} cannot be read as a tokenizer: {error}") from error
+    pipeline.no_truncation()
+    pipeline.no_padding()
+    if not (
+        _has_step(pipeline.decoder, "ByteLevel") or _has_step(pipeline.decoder, "ByteFallback") or _has_step(pipeline.decoder, "Metaspace")
+    ):
+        raise ModelError(f"{path}: only byte-level BPE and SentencePiece tokenizers are known; its decoder is another.")
+    return pipeline, special
+
+
+def is_markup(content: str) -> bool:
+    """Added tokens that look like <...> steer a model even where their file does not call them special."""
+    return len(content) > 2 and content[0] == "<" and content[-1] == ">"
+
+
+def _from_sentencepiece(path: Path, settings: dict) -> tuple[Pipeline, dict[str, int]]:
+    from sentencepiece import SentencePieceProcessor
+
+    try:
+        model = SentencePieceProcessor(model_file=str(path))
+    except (OSError, RuntimeError) as error:
+        raise ModelError(f"{path} cannot be read as a SentencePiece model: {error}") from error
+    count = model.vocab_size()
+    pieces, scores = [model.id_to_piece(i) for i in range(count)], [model.get_score(i) for i in range(count)]
+    markup = {i for i in range(count) if model.is_control(i) or model.is_unknown(i) or model.is_byte(i)}
+    text_scores = [scores[i] for i in range(count) if i not in markup]
+    if any(score != int(score) for score in text_scores):
+        raise ModelError(f"{path} is a unigram SentencePiece model; only BPE models are known.")
+    add_prefix_space = settings.get("add_prefix_space")
+    pipeline = sentencepiece_pipeline(
+        pieces, scores, markup, True if add_prefix_space is None else add_prefix_space, bool(settings.get("legacy"))
+    )
+    special = [pieces[i] for i in sorted(markup) if not model.is_byte(i)]
+    added = {int(i): token for i, token in settings.get("added_tokens_decoder", {}).items()}
+    special += [added[i]["content"] for i in sorted(added) if added[i]["content"] not in special]
+    add_markup(pipeline, special)
+    return pipeline, {token: pipeline.token_to_id(token) for token in special}
+
+
+def _chat_template(folder: Path, settings: dict) -> str | None:
+    if (folder / "chat_template.jinja").is_file():
+        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    template = settings.get("chat_template") or _json(folder / "chat_template.json").get("chat_template")
+    if isinstance(template, list):  # several named ones
+        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+    return template
+
+
+def _has_step(decoder, name: str) -> bool:
+    return decoder is not None and any(step["type"] == name for step in _steps(decoder))
+
+
+def _strips_first_space(decoder) -> bool:
+    return any(
+        (step["type"] == "Strip" and step["start"]) or (step["type"] == "Metaspace" and step.get("prepend_scheme") != "never")
+        for step in _steps(decoder)
+    )
+
+
+def _steps(decoder) -> list[dict]:
+    state = json.loads(decoder.__getstate__())
+    return state.get("decoders", [state])
+
+
+def _content(token: str | dict | None) -> str | None:
+    return token["content"] if isinstance(token, dict) else token
+
+
+def _id(pipeline: Pipeline, token: str | None, default: int | None) -> int | None:
+    found = pipeline.token_to_id(token) if token else None
+    return default if found is None else found
+
+
+def _ids(value: int | list[int] | None) -> list[int]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _json(path: Path) -> dict:
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{path} is no valid JSON: {error}") from error

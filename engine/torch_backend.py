@@ -1,0 +1,133 @@
+"""The backend in plain torch: for CPUs, and for GPUs that the monokernel does not take."""
+
+import os
+import time
+
+import torch
+from torch import Tensor
+
+from engine import sampling as sampler
+from engine.backend import EngineInfo, Token
+from engine.config import ModelConfig
+from engine.errors import DeviceError, NumericalError
+from engine.loading import load_config, load_weights, pick_dtype
+from engine.models import resolve
+from engine.request import Progress, SamplingParams
+from engine.torch_model import LaneModel, OneLaneModel
+
+PREFILL_ROWS = 512  # tokens between two looks at the stop flag while a prompt is read
+POLL_NS = 10_000_000  # one poll computes tokens for about this long
+
+
+class TorchBackend:
+    """See engine.backend.Backend. Uses the first GPU, or all CPU cores that this process may use."""
+
+    def __init__(self, model: str, *, gpus=None, dtype: str = "auto", context_tokens: int | None = None, on_progress=None):
+        report = on_progress or (lambda progress: None)
+        source = resolve(model)
+        config = load_config(source)
+        on_gpu = torch.cuda.is_available() and gpus not in (0, ())
+        device = torch.device("cuda:0" if on_gpu else "cpu")
+        if not on_gpu:
+            torch.set_num_threads(len(os.sched_getaffinity(0)))
+        chosen = pick_dtype(dtype, config, device)
+        weights = load_weights(source, config, dtype=chosen, device=device, on_progress=report)
+        self.eos_ids = frozenset(config.eos_ids)
+        self._context = min(context_tokens or config.context_tokens, config.context_tokens)
+        self._model = (OneLaneModel if config.n_lanes == 1 else LaneModel)(config, weights, self._context)
+        report(Progress("warmup", 0.0, "Warming up"))
+        self._warm_up()
+        report(Progress("warmup", 1.0, "Ready"))
+        self.info = _info(model, source.title, config, self._context, device, chosen)
+
+    def start(self, prompt_ids: list[int], sampling: SamplingParams, stop_ids: frozenset[int], max_tokens: int) -> "TorchRun":
+        return TorchRun(self._model, prompt_ids, sampling, stop_ids, max_tokens)
+
+    @torch.inference_mode()
+    def logits(self, ids: list[int]) -> Tensor:
+        self._model.reset()
+        chunks = [self._model.forward(ids[i : i + PREFILL_ROWS], all_rows=True) for i in range(0, len(ids), PREFILL_ROWS)]
+        return torch.cat(chunks).float().cpu()
+
+    def close(self) -> None:
+        self._model = None
+
+    def _warm_up(self) -> None:
+        self.logits([0] * min(8, self._context))
+
+
+class TorchRun:
+    """See engine.backend.Run. Computes inside poll, in the caller's thread."""
+
+    def __init__(self, model, prompt_ids: list[int], sampling: SamplingParams, stop_ids: frozenset[int], max_tokens: int):
+        self._model = model
+        self._todo = list(prompt_ids)  # tokens the model has not seen yet
+        self._sampling, self._stop_ids, self._tokens_left = sampling, stop_ids, max_tokens
+        self._stop_asked = False
+        self.finish_reason: str | None = None
+        self.prefill_done = 0
+        self._prompt_tokens = len(prompt_ids)
+        model.reset()
+
+    def poll(self, timeout_s: float) -> list[Token]:
+        """Computes one chunk of the prompt, or tokens for about 10 ms; the first token comes alone."""
+        tokens: list[Token] = []
+        end_ns = time.monotonic_ns() + POLL_NS
+        while self.finish_reason is None:
+            prefilling = self.prefill_done < self._prompt_tokens
+            tokens += self._step()
+            if prefilling or time.monotonic_ns() >= end_ns:
+                break
+        return tokens
+
+    def stop(self) -> None:
+        self._stop_asked = True
+
+    def close(self) -> None:
+        self.stop()
+
+    @torch.inference_mode()
+    def _step(self) -> list[Token]:
+        if self._stop_asked:
+            self.finish_reason = "cancelled"
+            return []
+        chunk, self._todo = self._todo[:PREFILL_ROWS], self._todo[PREFILL_ROWS:]
+        try:
+            logits = self._model.forward(chunk)[-1]
+        except torch.OutOfMemoryError as error:
+            raise DeviceError(f"The device has no memory left: {error}") from error
+        self.prefill_done = min(self.prefill_done + len(chunk), self._prompt_tokens)
+        return [] if self._todo else [self._next_token(logits)]
+
+    def _next_token(self, logits: Tensor) -> Token:
+        if not torch.isfinite(logits).all():
+            raise NumericalError("The model's output holds NaN or infinite numbers; the generation was ended.")
+        position = self._model.length
+        chosen = sampler.sample(logits, self._sampling, self._sampling.seed or 0, position)
+        now = time.monotonic_ns()
+        self._todo = [chosen]
+        self._tokens_left -= 1
+        if chosen in self._stop_ids:
+            self.finish_reason = "stop"
+        elif self._tokens_left == 0:
+            self.finish_reason = "length"
+        if self._sampling.logprobs is None:
+            return Token(chosen, now)
+        return Token(chosen, now, *sampler.logprobs(logits, chosen, self._sampling.logprobs))
+
+
+def _info(model: str, title: str, config: ModelConfig, context: int, device: torch.device, dtype: torch.dtype) -> EngineInfo:
+    on_gpu = device.type == "cuda"
+    return EngineInfo(
+        model=model,
+        title=title,
+        architecture=config.architecture,
+        backend="torch",
+        device=torch.cuda.get_device_name(device) if on_gpu else f"CPU, {torch.get_num_threads()} threads",
+        gpus=1 if on_gpu else 0,
+        dtype=str(dtype).removeprefix("torch."),
+        parameters=config.parameters,
+        context_tokens=context,
+        vocab_size=config.vocab_size,
+        bytes_per_token=config.bytes_per_token(dtype.itemsize),
+    )
