@@ -102,7 +102,7 @@ def _fetch(repo: str, weights: bool, on_progress) -> Path:
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise UnknownModel(f"The hub has no model {repo}, or it is not public.") from error
     except LocalEntryNotFoundError as error:
-        raise ModelError(f"{repo} cannot be fetched: the hub cannot be reached. Give the folder of the checkpoint instead.") from error
+        raise ModelError(f"{repo} is no folder here, and the hub cannot be reached. Give the folder of the checkpoint.") from error
     except (HfHubHTTPError, OSError) as error:
         raise ModelError(f"{repo} cannot be fetched: {error}") from error
     report(Progress("download", 1.0, f"Fetched {repo}"))
