@@ -9,6 +9,9 @@ const templates = resolve(root, "../templates/bundle");
 const entries: Record<string, string> = {
   app: resolve(root, "src/main.ts"),
   site: resolve(root, "src/site.ts"),
+  share: resolve(root, "src/pages/share/main.ts"),
+  signin: resolve(root, "src/pages/signin/main.ts"),
+  links: resolve(root, "src/pages/links/main.ts"),
 };
 
 /** Writes the Django includes: file names carry a content hash, so they may be cached for ever and never mix two builds. */

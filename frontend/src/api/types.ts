@@ -1,15 +1,16 @@
 /** Wire types of protocol v1 and of the JSON API (docs/architecture.md). */
 
+/** Null: not known before an engine has loaded the model. */
 export interface ModelCard {
   name: string;
   title: string;
-  context_tokens: number;
-  parameters: number;
-  precision: string;
-  device: string;
+  context_tokens: number | null;
+  parameters: number | null;
+  precision: string | null;
+  device: string | null;
   gpus: number;
-  backend: string;
-  bytes_per_token: number;
+  backend: string | null;
+  bytes_per_token: number | null;
   bound_tokens_per_s: number | null;
   datasheet_bytes_per_s: number | null;
   measured_bytes_per_s: number | null;

@@ -1,4 +1,4 @@
-import { duration, num, seconds, t, THIN } from "../i18n";
+import { duration, num, seconds, t, GAP } from "../i18n";
 import { button, h, setText } from "../shell/dom";
 import type { Generation } from "../store/generation";
 import type { CodeFile } from "../workbench";
@@ -56,6 +56,13 @@ export class AnswerView {
     this.close(complete);
   }
 
+  /** Whether the height of the answer may have changed since this was last asked. */
+  takeGrown(): boolean {
+    const grown = this.markdown.grown;
+    this.markdown.grown = false;
+    return grown;
+  }
+
   /** Takes what has come since the last call, at most until `deadline` (page clock). True when all is drawn. */
   flush(deadline: number): boolean {
     const run = this.run;
@@ -81,6 +88,7 @@ export class AnswerView {
     if (this.closed) return;
     this.closed = true;
     this.markdown.end(complete);
+    this.markdown.grown = true;
     this.openChips.clear();
     this.drawTicket();
   }
@@ -91,10 +99,10 @@ export class AnswerView {
     this.ticket.hidden = false;
     const parts: (string | HTMLElement)[] = [];
     if (run.state !== "complete") parts.push(h("span", { class: `lamp s-${run.state}` }, t(`state_${run.state}`)));
-    if (run.timings?.decode_tokens_per_s) parts.push(h("b", null, `${num(run.timings.decode_tokens_per_s)}${THIN}${t("unit_rate")}`));
+    if (run.timings?.decode_tokens_per_s) parts.push(h("b", null, `${num(run.timings.decode_tokens_per_s)}${GAP}${t("unit_rate")}`));
     if (run.tokens > 0) parts.push(h("span", null, t("n_tokens", { n: num(run.tokens) })));
-    if (run.totalMs) parts.push(h("span", null, `${seconds(run.totalMs)}${THIN}s`));
-    if (run.ttftMs) parts.push(h("span", null, `${t("first_token_low")} ${duration(run.ttftMs).join(THIN)}`));
+    if (run.totalMs) parts.push(h("span", null, `${seconds(run.totalMs)}${GAP}s`));
+    if (run.ttftMs) parts.push(h("span", null, `${t("first_token_low")} ${duration(run.ttftMs).join(GAP)}`));
     if (run.finishReason === "length") parts.push(h("span", null, t("cut_at_limit")));
     this.ticket.replaceChildren(...parts);
   }

@@ -114,6 +114,8 @@ const UNDECIDED = /^ *(?:[-*_](?: *[-*_])*|\+|#{1,6}|\d{1,9}[.)]?|`{1,2}|~{1,2})
  * into pieces. Raw HTML is shown as text.
  */
 export class MarkdownView {
+  /** Something other than the inside of a fence was drawn since the owner last cleared this. */
+  grown = false;
   private buffer = "";
   private engineMs = 0;
   private midline = false;
@@ -179,7 +181,10 @@ export class MarkdownView {
   private feed(text: string): void {
     if (!text) return;
     if (this.fence) this.fence.sink.append(text, this.engineMs);
-    else this.inline?.feed(text);
+    else {
+      this.grown = true;
+      this.inline?.feed(text);
+    }
   }
 
   private endLine(): void {
@@ -195,6 +200,7 @@ export class MarkdownView {
       const used = this.fenceLine(line, complete);
       if (used !== null) return used;
     }
+    this.grown = true;
     const place = this.matchContainers(line, complete);
     if (place === null) return -1;
     let { at } = place;

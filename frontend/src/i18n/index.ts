@@ -59,7 +59,8 @@ export function num(value: number, decimals = 0): string {
   return format.format(value);
 }
 
-export const THIN = "\u2009";
+/** Between a number and its unit: never broken over lines. */
+export const GAP = "\u00a0";
 
 /** Milliseconds below a second, else seconds: [number, unit]. */
 export function duration(ms: number): [string, string] {

@@ -1,4 +1,4 @@
-import { num, THIN } from "../i18n";
+import { num, GAP } from "../i18n";
 import { h, setText } from "../shell/dom";
 import { roundTop, timeScaleMs, type Samples } from "./rate";
 
@@ -102,7 +102,9 @@ export class Curve {
     if (again) this.redraw();
     else this.extend();
     const first = samples?.firstMs ?? options.waitMs ?? 0;
-    this.hatch.style.width = `${Math.min(100, (100 * first) / this.scaleMs)}%`;
+    const wait = Math.min(100, (100 * first) / this.scaleMs);
+    this.hatch.style.width = `${wait}%`;
+    this.boundName.style.left = `calc(${wait}% + 12px)`;
     this.head.hidden = !options.live || samples === null || samples.count === 0;
     if (!this.head.hidden) {
       this.head.style.transform = `translateX(${((now / this.scaleMs) * this.width).toFixed(1)}px)`;
@@ -128,7 +130,7 @@ export class Curve {
     this.xLabels.forEach((label, index) => {
       const value = (this.scaleMs * index) / 4000;
       const text = index === 0 ? "0" : num(value, value >= 10 || value % 1 === 0 ? 0 : 1);
-      setText(label, index === 4 ? `${text}${THIN}s` : text);
+      setText(label, index === 4 ? `${text}${GAP}s` : text);
     });
   }
 
@@ -158,8 +160,9 @@ export class Curve {
     const start: [number, number] = this.last ?? [x(first), this.height];
     const area = new Path2D();
     const line = new Path2D();
-    area.moveTo(start[0], this.height);
-    area.lineTo(start[0], start[1]);
+    const overlap = this.last === null ? 0 : 1; // the parts of the area must not show their seams
+    area.moveTo(start[0] - overlap, this.height);
+    area.lineTo(start[0] - overlap, start[1] + overlap);
     line.moveTo(start[0], start[1]);
     let at = start;
     for (const [index, rate] of points) {

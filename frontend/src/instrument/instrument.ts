@@ -1,5 +1,5 @@
 import type { ModelCard } from "../api/types";
-import { duration, num, seconds, t, THIN } from "../i18n";
+import { duration, num, seconds, t, GAP } from "../i18n";
 import { h, icon, lamp, setText } from "../shell/dom";
 import type { Generation, RunState } from "../store/generation";
 import { Curve, summary } from "./curve";
@@ -118,7 +118,7 @@ export class Instrument {
       this.curveAt = now;
       const waiting = run !== null && !run.ended && run.samples.count === 0;
       this.curve.update({
-        waitMs: waiting && run.startedAt > 0 ? now - run.startedAt + (run.queueMs ?? 0) : null,
+        waitMs: waiting && run.startedAt > 0 ? now - run.startedAt : null,
         live: state === "streaming" || state === "reconnecting",
         held,
         rate: this.rate(),
@@ -216,7 +216,8 @@ export class Instrument {
   }
 
   private drawReadings(state: RunState, run: Generation | null, now: number): void {
-    const waited = run ? now - run.bornAt : 0;
+    // Before the first token the page's own clock counts: the wait in the queue, then the engine's reading.
+    const waited = run ? now - (run.startedAt || run.bornAt) : 0;
     const waiting = state === "queued" || state === "loading";
     this.reading(this.first, run?.ttftMs == null ? null : duration(run.ttftMs));
     this.reading(this.queue, run === null ? null : run.queueMs !== null ? duration(run.queueMs) : waiting ? duration(waited) : null);
@@ -237,25 +238,26 @@ export class Instrument {
     const unit = cell.lastElementChild;
     if (text instanceof Text && unit) {
       if (text.data !== value[0]) text.data = value[0];
-      setText(unit, value[1] ? THIN + value[1] : "");
-    } else cell.replaceChildren(value[0], h("small", { class: unitClass }, value[1] ? THIN + value[1] : ""));
+      setText(unit, value[1] ? GAP + value[1] : "");
+    } else cell.replaceChildren(value[0], h("small", { class: unitClass }, value[1] ? GAP + value[1] : ""));
   }
 
   private drawBandwidth(run: Generation | null): void {
     const card = this.card;
     const measured = card?.measured_bytes_per_s ?? null;
-    const known = Boolean(card && measured && card.bound_tokens_per_s);
+    const bytes = card?.bytes_per_token ?? null;
+    const known = measured !== null && bytes !== null && Boolean(card?.bound_tokens_per_s);
     this.mbuRow.toggleAttribute("data-none", !known);
-    if (!card || !measured || !known) return;
+    if (!card || measured === null || bytes === null || !known) return;
     const scale = card.datasheet_bytes_per_s ?? measured;
-    const tera = (bytes: number): string => num(bytes / 1e12, bytes < 1e13 ? 2 : 1);
+    const tera = (perSecond: number): string => num(perSecond / 1e12, perSecond < 1e13 ? 2 : 1);
     this.mbuTick.style.left = `${(100 * measured) / scale}%`;
     const rate = run && run.state !== "failed" ? this.rate() : null;
-    const use = rate === null ? null : bandwidthUse(rate, card.bytes_per_token, measured);
-    setText(this.mbuValue, use === null ? DASH : `${num(use, 1)}${THIN}%`);
-    const full = `${tera(measured)}${THIN}TB/s`;
-    setText(this.mbuText, rate === null ? `${t("of")} ${full}` : `${tera(rate * card.bytes_per_token)} ${t("of")} ${full}`);
-    this.mbuFill.style.width = rate === null ? "0" : `calc(${Math.min(100, (100 * rate * card.bytes_per_token) / scale).toFixed(1)}% - 2px)`;
+    const use = rate === null ? null : bandwidthUse(rate, bytes, measured);
+    setText(this.mbuValue, use === null ? DASH : `${num(use, 1)}${GAP}%`);
+    const full = `${tera(measured)}${GAP}TB/s`;
+    setText(this.mbuText, rate === null ? `${t("of")} ${full}` : `${tera(rate * bytes)} ${t("of")} ${full}`);
+    this.mbuFill.style.width = rate === null ? "0" : `calc(${Math.min(100, (100 * rate * bytes) / scale).toFixed(1)}% - 2px)`;
     this.mbuBar.setAttribute("aria-valuenow", String(Math.round(use ?? 0)));
   }
 
@@ -270,16 +272,18 @@ export class Instrument {
 /** The badge: `1 × H200 | FP16 | Laneformer 2B | batch 1`, or the CPU with "no bound measured". */
 export function plateParts(card: ModelCard | null): [string, boolean][] {
   if (!card) return [[t("no_model"), false]];
-  const gpu = card.gpus > 0;
-  const device = gpu ? `${card.gpus} × ${card.device}` : card.device;
-  const parts: [string, boolean][] = [
-    [device, true],
-    [precision(card.precision), true],
-    [card.title, false],
-  ];
+  const parts: [string, boolean][] = [];
+  if (card.device) parts.push([deviceName(card), true]);
+  if (card.precision) parts.push([precision(card.precision), true]);
+  parts.push([card.title, false]);
+  if (!card.ready) return [...parts, [t("state_loading"), false]];
   if (!card.bound_tokens_per_s) parts.push([t("no_bound"), false]);
   else parts.push([t("batch", { n: 1 }), false]);
   return parts;
+}
+
+export function deviceName(card: ModelCard): string {
+  return card.gpus > 0 ? `${card.gpus} × ${card.device}` : (card.device ?? "");
 }
 
 export function precision(name: string): string {

@@ -1,30 +1,30 @@
 import type { ModelCard } from "../api/types";
-import { duration, num, seconds, t, THIN } from "../i18n";
+import { duration, num, seconds, t, GAP } from "../i18n";
 import { h } from "../shell/dom";
 import { openSheet } from "../shell/layers";
 import type { Generation } from "../store/generation";
 import { tableOf } from "./curve";
-import { precision } from "./instrument";
+import { deviceName, precision } from "./instrument";
 
 /** "How this is measured": definition, clock, window, machine, and the command that reproduces the number. */
 export function openMeasured(card: ModelCard | null, run: Generation | null): void {
   const rows: [string, string][] = [];
   if (card) {
-    rows.push([t("how_machine"), card.gpus > 0 ? `${card.gpus} × ${card.device}` : card.device]);
+    rows.push([t("how_machine"), deviceName(card) || "–"]);
     if (card.driver) rows.push([t("how_driver"), card.driver]);
-    rows.push([t("how_precision"), precision(card.precision)]);
-    rows.push([t("how_backend"), card.backend]);
+    rows.push([t("how_precision"), card.precision ? precision(card.precision) : "–"]);
+    rows.push([t("how_backend"), card.backend ?? "–"]);
     rows.push([t("how_batch"), "1"]);
-    rows.push([t("how_bytes"), card.bytes_per_token ? `${num(card.bytes_per_token / 1e9, 3)}${THIN}GB` : "–"]);
-    rows.push([t("how_datasheet"), card.datasheet_bytes_per_s ? `${num(card.datasheet_bytes_per_s / 1e12, 2)}${THIN}TB/s` : t("no_bound")]);
-    rows.push([t("how_measured_bw"), card.measured_bytes_per_s ? `${num(card.measured_bytes_per_s / 1e12, 2)}${THIN}TB/s` : t("no_bound")]);
+    rows.push([t("how_bytes"), card.bytes_per_token ? `${num(card.bytes_per_token / 1e9, 3)}${GAP}GB` : "–"]);
+    rows.push([t("how_datasheet"), card.datasheet_bytes_per_s ? `${num(card.datasheet_bytes_per_s / 1e12, 2)}${GAP}TB/s` : t("no_bound")]);
+    rows.push([t("how_measured_bw"), card.measured_bytes_per_s ? `${num(card.measured_bytes_per_s / 1e12, 2)}${GAP}TB/s` : t("no_bound")]);
   }
   const prompt = run?.usage?.prompt_tokens ?? run?.promptTokens ?? null;
   if (run) {
     rows.push([t("how_prompt"), prompt === null ? "–" : num(prompt)]);
     rows.push([t("how_output"), num(run.tokens)]);
-    if (run.ttftMs !== null) rows.push([t("first_token"), duration(run.ttftMs).join(THIN)]);
-    if (run.timings?.decode_tokens_per_s) rows.push([t("decode_rate"), `${num(run.timings.decode_tokens_per_s, 1)}${THIN}${t("unit_rate")}`]);
+    if (run.ttftMs !== null) rows.push([t("first_token"), duration(run.ttftMs).join(GAP)]);
+    if (run.timings?.decode_tokens_per_s) rows.push([t("decode_rate"), `${num(run.timings.decode_tokens_per_s, 1)}${GAP}${t("unit_rate")}`]);
   }
   rows.push([t("how_date"), new Date().toISOString().slice(0, 10)]);
   const list = h("dl");
@@ -38,7 +38,7 @@ export function openMeasured(card: ModelCard | null, run: Generation | null): vo
   const points = run ? tableOf(run.samples) : [];
   if (points.length > 0) {
     const rowsOf = h("tbody");
-    for (const [from, to, rate] of points) rowsOf.append(h("tr", null, h("td", null, `${seconds(from)} – ${seconds(to)}${THIN}s`), h("td", null, num(rate))));
+    for (const [from, to, rate] of points) rowsOf.append(h("tr", null, h("td", null, `${seconds(from)} – ${seconds(to)}${GAP}s`), h("td", null, num(rate))));
     const head = h("thead", null, h("tr", null, h("th", { scope: "col" }, t("how_time")), h("th", { scope: "col" }, t("unit_rate"))));
     body.append(h("table", null, h("caption", { class: "vh" }, t("curve_name")), head, rowsOf));
   }

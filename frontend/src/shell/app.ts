@@ -21,6 +21,7 @@ import { parametersForm } from "./params";
 import { switchTheme } from "./theme";
 
 const FRAME_BUDGET_MS = 7;
+const MODEL_POLL_MS = 2000;
 
 /** A request that was sent and not answered yet. */
 interface Pending {
@@ -61,6 +62,7 @@ export class Playground {
   private loadTurn = 0;
   private historyDrawer: Layer | null = null;
   private link: Link = "reconnecting";
+  private modelTimer = 0;
 
   constructor(
     private readonly boot: Boot,
@@ -190,6 +192,7 @@ export class Playground {
     if (id) await this.openConversation(id, false);
     else this.showConversation(new Conversation(null, ""));
     void this.history.refresh();
+    if (this.boot.models.some((card) => !card.ready)) void this.refreshModels();
   }
 
   private listen(): void {
@@ -278,6 +281,19 @@ export class Playground {
   private bindInstrument(run: Generation | null): void {
     const card = this.cardOf(run?.model ?? this.settings.value.model);
     this.instrument.bind(run, card, card ? lastRate.load(card.name) : 0);
+  }
+
+  /** The badge and the bound come from the engine; until it is ready, ask again. */
+  private async refreshModels(): Promise<void> {
+    clearTimeout(this.modelTimer);
+    try {
+      this.boot.models.splice(0, this.boot.models.length, ...(await api.models()));
+      this.modelChanged();
+      if (this.instrument.generation?.samples.count === 0 && !this.instrument.generation.ended) this.bindInstrument(this.instrument.generation);
+    } catch {
+      /* the page goes on with what it knows */
+    }
+    if (this.boot.models.some((card) => !card.ready)) this.modelTimer = window.setTimeout(() => void this.refreshModels(), MODEL_POLL_MS);
   }
 
   private cardOf(name: string): ModelCard | null {
@@ -495,15 +511,17 @@ export class Playground {
   private turn(): void {
     const deadline = performance.now() + FRAME_BUDGET_MS;
     let all = true;
+    let grown = false;
     for (const message of this.conversation.path()) {
       const run = message.run;
       const view = run ? this.log.answerOf(message) : undefined;
       if (!run || !view || !view.actions.hidden) continue;
       const drawn = view.flush(deadline);
       all &&= drawn;
+      grown = view.takeGrown() || grown;
       if (drawn && run.ended) this.ended(message, run);
     }
-    this.log.keepUp();
+    if (grown) this.log.keepUp();
     this.instrument.update();
     for (const run of this.runs.values()) {
       if (!run.ended && run.id && run.lastEventId !== "0") this.socket.ack(run.id, run.lastEventId);

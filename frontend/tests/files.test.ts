@@ -1,0 +1,49 @@
+import { describe, expect, it } from "vitest";
+import { kindOf, needsFirstLine, uniqueName } from "../src/chat/files";
+import { en } from "../src/i18n/en";
+import { fr } from "../src/i18n/fr";
+import { fromMarkdown, toMarkdown } from "../src/shell/exchange";
+
+const kind = (info: string, line: string | null = null): [string, string | null] => {
+  const { language, name } = kindOf(info, line);
+  return [language, name];
+};
+
+describe("files of code fences", () => {
+  it("takes names from the info string, a first comment, or the language", () => {
+    expect(kind('python title="src/bfs.py"')).toEqual(["python", "bfs.py"]);
+    expect(kind("python:bfs.py")).toEqual(["python", "bfs.py"]);
+    expect(kind("ts app.ts")).toEqual(["typescript", "app.ts"]);
+    expect(kind("python", "# dijkstra.py")).toEqual(["python", "dijkstra.py"]);
+    expect(kind("html", "<!-- page.html -->")).toEqual(["html", "page.html"]);
+    expect(kind("python", "import os")).toEqual(["python", "main.py"]);
+    expect(kind("", "def f():")).toEqual(["python", "main.py"]);
+    expect(kind("", "hello")).toEqual(["text", null]);
+    expect(kind("bash")).toEqual(["bash", null]);
+    expect(kind("brainfuck", "+++")).toEqual(["brainfuck", "snippet.txt"]);
+    expect([needsFirstLine("bash"), needsFirstLine("python"), needsFirstLine("python a.py")]).toEqual([false, true, false]);
+  });
+
+  it("never uses a name twice in one answer", () => {
+    expect(uniqueName("main.py", new Set(["main.py", "main-2.py"]))).toBe("main-3.py");
+  });
+});
+
+describe("words", () => {
+  it("French has every key, and each text the same placeholders", () => {
+    const marks = (text: string): string[] => [...new Set(text.match(/\{\w+\}/g) ?? [])].sort();
+    for (const [key, text] of Object.entries(en)) expect(marks(fr[key as keyof typeof en]), key).toEqual(marks(text));
+  });
+});
+
+describe("export and import", () => {
+  it("reads its own Markdown", () => {
+    const stored = { id: "c", title: "A chat", messages: [
+      { id: "1", parent_id: null, role: "user" as const, content: "Hi\n\n## not a heading of ours", created_at: "", generation: null },
+      { id: "2", parent_id: "1", role: "assistant" as const, content: "```python\nx = 1\n```", created_at: "", generation: null },
+    ] };
+    const read = fromMarkdown(toMarkdown(stored));
+    expect(read.title).toBe("A chat");
+    expect(read.messages.map((one) => [one.role, one.content])).toEqual([["user", "Hi\n\n## not a heading of ours"], ["assistant", "```python\nx = 1\n```"]]);
+  });
+});
