@@ -50,6 +50,9 @@ STATUS_WORDS = 8
 FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR = range(5)
 FINISH_NAMES = {FINISH_STOP: "stop", FINISH_LENGTH: "length", FINISH_CANCELLED: "cancelled"}
 
+SPIN_NS = 200_000  # a waiting host thread spins this long,
+SLEEP_S = 100e-6  # then sleeps in steps of this length
+
 
 @dataclass(frozen=True)
 class ErrorRecord:
@@ -111,6 +114,11 @@ class Control:
         self._stop[0] = 1
 
     @property
+    def count(self) -> int:
+        """Tokens in the ring."""
+        return int(self._status[STATUS_COUNT])
+
+    @property
     def prefill_done(self) -> int:
         return int(self._status[STATUS_PREFILL])
 
@@ -125,7 +133,7 @@ class Control:
 
     def poll(self) -> list[int]:
         """Token ids that appeared since the last poll, in order. Never blocks."""
-        count = int(self._status[STATUS_COUNT])
+        count = self.count
         if count == self._taken:
             return []
         tokens = self._ring[self._taken : count].tolist()
@@ -138,16 +146,15 @@ class Control:
         Spins for a moment and then sleeps in short steps, so that a waiting host thread leaves the core to others.
         """
         deadline = time.monotonic_ns() + int(timeout_s * 1e9)
-        spins = 0
+        spin_until = time.monotonic_ns() + SPIN_NS
         while True:
             done = self.done  # before the count: a token written before `done` is then never missed
             tokens = self.poll()
             now = time.monotonic_ns()
             if tokens or done or self.error_record() is not None or now >= deadline:
                 return tokens, now
-            spins += 1
-            if spins > 50:
-                time.sleep(100e-6)
+            if now > spin_until:
+                time.sleep(SLEEP_S)
 
     def error_record(self) -> ErrorRecord | None:
         if not self._error[ERROR_CODE]:

@@ -1,5 +1,8 @@
 """The portable path on the host: shapes, buffers, address table, launches."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import torch
 
 from engine.config import ModelConfig, Reduction
@@ -90,13 +93,18 @@ class PortablePath:
         device: torch.device,
         shard: Shard | None = None,
         rows: int | None = None,
+        profile: int = 0,
+        tune: Callable[[Shape], Shape] | None = None,
     ):
-        """``rows``: rows of a prefill chunk (default 128 on a GPU, 16 in the interpreter)."""
+        """``rows``: rows of a prefill chunk (default 128 on a GPU, 16 in the interpreter). ``profile``: barriers to trace.
+        ``tune``: changes tile sizes, for measurements."""
         shard = shard or Shard()
         gpu = device.type == "cuda"
         programs = torch.cuda.get_device_properties(device).multi_processor_count if gpu else 1
         ptx = gpu and torch.version.hip is None
-        self.shape = shape_of(config, cache.context_tokens, programs, rows or (PREFILL_ROWS if gpu else 16), ptx, shard)
+        shape = shape_of(config, cache.context_tokens, programs, rows or (PREFILL_ROWS if gpu else 16), ptx, shard)
+        shape = replace(shape, profile=profile)
+        self.shape = tune(shape) if tune else shape
         self.device = device
         self._weights = weights
         self._vectors: list[torch.Tensor] = []  # float32 copies that the address table points to
@@ -142,9 +150,6 @@ class PortablePath:
         if logits is not None:
             buffers, stride = buffers._replace(logits=logits), self.shape.vocab
         buffers.barrier.zero_()
-        options = {"num_warps": self.shape.warps}
-        if self.device.type == "cuda":
-            options["launch_cooperative_grid"] = True
         try:
             monokernel[(self.shape.programs,)](
                 buffers,
@@ -159,7 +164,8 @@ class PortablePath:
                 stride,
                 self.shape,
                 all_logits is not None,
-                **options,
+                num_warps=self.shape.warps,
+                **({"launch_cooperative_grid": True} if self.device.type == "cuda" else {}),
             )
         except RuntimeError as error:
             raise DeviceError(f"The kernel could not be started: {error}") from error
@@ -193,6 +199,7 @@ class PortablePath:
             sin=angles.sin().contiguous(),
             k_cache=cache.k,
             v_cache=cache.v,
+            trace=torch.zeros(max(1, s.profile), s.programs, 2, dtype=torch.int64, device=self.device),
             x=f32(2, wide),
             qkv=f32(s.lanes, s.qkv_rows),
             part=f32(heads, s.max_splits, s.head_pad),

@@ -73,6 +73,7 @@ class Shape:
     w2: Matrix
     lm: Matrix
     max_splits: int  # of the KV length, in decode
+    profile: int = 0  # barriers that the trace holds; 0: no trace
     block_t: int = 64  # KV positions a step of attention takes
     block_q: int = 32  # query rows an attention program takes in prefill
 
@@ -163,6 +164,7 @@ class Buffers(NamedTuple):
     sin: Any
     k_cache: Any  # A [layers, L*K, context, h]
     v_cache: Any
+    trace: Any  # int64 [profile, programs, 2]: clock at each barrier's arrival and exit
     # one row
     x: Any  # float32 [2, L, D]: lane states, written alternately
     qkv: Any  # float32 [L, (H+2K)*h]

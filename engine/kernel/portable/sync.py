@@ -27,14 +27,26 @@ def grid_barrier(B, C: tl.constexpr, epoch, place, layer, position):
     if epoch >= 0:
         target = (epoch + 1) * C.programs
         limit = tl.load(B.ints + 5)
+        _trace(B, C, epoch, 0)
         if C.ptx:
             late = _arrive_and_wait_ptx(B.barrier, target, limit)
         else:
             late = _arrive_and_wait_atomic(B.barrier, target, limit)
+        _trace(B, C, epoch, 1)
         if late != 0:
             report_error(B, C, SPIN_LIMIT_CODE, place, layer, position)
         epoch = tl.where(late != 0, -1, epoch + 1)
     return epoch
+
+
+@triton.jit
+def _trace(B, C: tl.constexpr, epoch, side: tl.constexpr):
+    """With C.profile: this processor's clock at the arrival (0) at barrier ``epoch`` and after it (1)."""
+    if C.profile > 0:
+        zero = tl.full([], 0, tl.int32)
+        now = tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l,r", [zero], dtype=tl.int64, is_pure=False, pack=1)
+        place = ((epoch % C.profile) * C.programs + tl.program_id(0)) * 2 + side
+        tl.store(B.trace + place, now)
 
 
 @triton.jit

@@ -1,0 +1,1 @@
+"""Measurements: read bandwidth, decode speed, the rival, reports."""
