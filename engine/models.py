@@ -1,6 +1,7 @@
 """What a MODEL argument means: a registry name, a folder, a .gguf file, a hub id, or random:NAME. Imports no torch."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from engine.errors import ModelError, UnknownModel
 from engine.request import Progress
 from engine.shapes import SHAPES
 
+OnProgress = Callable[[Progress], None]
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 TOKENIZER_FILES = ("*.json", "tokenizer.model", "*.jinja")  # with config.json and generation_config.json
 
@@ -23,7 +25,7 @@ class ModelSource:
     repo: str | None = None  # hub id
     shape: str | None = None  # key of SHAPES
 
-    def folder(self, *, weights: bool = False, on_progress=None) -> Path:
+    def folder(self, *, weights: bool = False, on_progress: OnProgress | None = None) -> Path:
         """The checkpoint folder. A hub id is fetched (or found in the hub's cache) first: configuration and tokenizer
         files, and the safetensors too with ``weights``. Raises ModelError when that fails or there is no folder."""
         if self.kind == "folder":
@@ -90,7 +92,7 @@ def _packaged_gguf(model: str, package: str) -> Path:
     return files[0]
 
 
-def _fetch(repo: str, weights: bool, on_progress) -> Path:
+def _fetch(repo: str, weights: bool, on_progress: OnProgress | None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
 
@@ -98,7 +100,7 @@ def _fetch(repo: str, weights: bool, on_progress) -> Path:
     patterns = [*TOKENIZER_FILES, *(["*.safetensors"] if weights else [])]
     report(Progress("download", 0.0, f"Fetching {repo}"))
     try:
-        folder = snapshot_download(repo, allow_patterns=patterns)
+        folder = snapshot_download(repo, allow_patterns=patterns, tqdm_class=_progress_bar(repo, report))
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise UnknownModel(f"The hub has no model {repo}, or it is not public.") from error
     except LocalEntryNotFoundError as error:
@@ -107,3 +109,24 @@ def _fetch(repo: str, weights: bool, on_progress) -> Path:
         raise ModelError(f"{repo} cannot be fetched: {error}") from error
     report(Progress("download", 1.0, f"Fetched {repo}"))
     return Path(folder)
+
+
+def _progress_bar(repo: str, report: OnProgress) -> type:
+    """A tqdm that draws nothing and reports the bytes fetched so far."""
+    from tqdm import tqdm
+
+    class Bar(tqdm):
+        def update(self, n: float | None = 1) -> bool | None:
+            shown = super().update(n)
+            if self.unit == "B" and self.total:
+                report(
+                    Progress(
+                        "download", min(self.n / self.total, 1.0), f"Fetching {repo}: {self.n / 1e6:,.0f} of {self.total / 1e6:,.0f} MB"
+                    )
+                )
+            return shown
+
+        def display(self, *args, **kwargs) -> None:
+            pass
+
+    return Bar

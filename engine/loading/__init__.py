@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.config import ModelConfig
 from engine.errors import InvalidRequest, ModelError
-from engine.models import ModelSource
-from engine.request import Progress
+from engine.models import ModelSource, OnProgress
 from engine.shapes import SHAPES
 
 if TYPE_CHECKING:
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
 
     from engine.weights import ModelWeights, Shard
 
-OnProgress = Callable[[Progress], None]
 DTYPES = ("float32", "float16", "bfloat16")
 
 
