@@ -160,22 +160,22 @@ class Supervisor:
 
 
 class Progress:
-    """A bar on a terminal, a line for each step elsewhere."""
+    """A bar on a terminal, a line for every quarter elsewhere."""
 
     def __init__(self):
         self._terminal = sys.stdout.isatty()
-        self._shown = ""
+        self._shown: int | None = None
 
     def show(self, fraction: float, detail: str) -> None:
         if self._terminal:
             filled = round(30 * fraction)
             print(f"\r\033[K  [{'#' * filled}{'.' * (30 - filled)}] {fraction:4.0%}  {detail[:60]}", end="", flush=True)
-        elif detail != self._shown:
+        elif int(4 * fraction) != self._shown:
             print(f"  {fraction:4.0%}  {detail}", flush=True)
-        self._shown = detail
+        self._shown = int(4 * fraction)
 
     def end(self) -> None:
-        if self._terminal and self._shown:
+        if self._terminal and self._shown is not None:
             print("\r\033[K", end="", flush=True)
 
 

@@ -102,6 +102,7 @@ class Socket:
 
     def __init__(self, product: Product, cookies: str):
         address = product.url.replace("http", "ws", 1) + "ws/playground/"
+        self.log: list[dict] = []  # every frame read
         self._connection = connect(address, additional_headers={"Cookie": cookies}, origin=product.url.rstrip("/"), max_size=None)
 
     def __enter__(self) -> "Socket":
@@ -117,6 +118,7 @@ class Socket:
     def receive(self, *types: str, seconds: float = 60.0) -> dict:
         while True:
             frame = json.loads(self._socket.recv(timeout=seconds))
+            self.log.append(frame)
             if "event_id" in frame:
                 self.send({"type": "ack", "generation_id": frame["generation_id"], "event_id": frame["event_id"]})
             if not types or frame["type"] in types:
