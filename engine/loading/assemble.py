@@ -4,6 +4,7 @@ A part is one matrix or vector of the whole model in canonical order, with all l
 q, k, v, gate, up, embedding, head and the norms are cut in rows, o and down in columns.
 """
 
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -69,6 +70,18 @@ def assemble(config: ModelConfig, reader: PartReader, dtype: torch.dtype, device
         return _Assembler(config, reader, dtype, torch.device(device), shard, on_progress or (lambda progress: None)).model()
     except torch.OutOfMemoryError as error:
         raise DeviceError(f"{config.name} does not fit on {device}: {error}") from error
+
+
+def check_values(path: Path, name: str, values: Tensor, dtype: torch.dtype) -> None:
+    """Raises ModelError when a stored tensor holds NaN or infinity, or a number that ``dtype`` cannot hold."""
+    low, high = torch.aminmax(values)  # NaN wins
+    largest = max(-low.item(), high.item())
+    if not largest <= torch.finfo(values.dtype).max:
+        raise ModelError(f"{path}: tensor {name} holds NaN or infinity.")
+    if largest > torch.finfo(dtype).max:
+        raise ModelError(
+            f"{path}: tensor {name} holds {largest:g}, which {str(dtype).removeprefix('torch.')} cannot hold; use bfloat16 or float32."
+        )
 
 
 class _Assembler:

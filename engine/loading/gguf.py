@@ -7,8 +7,8 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.errors import ModelError
-from engine.gguf_file import GgufFile, GgufTensor
-from engine.loading.assemble import COLUMN_PARTS, layer_parts, part_shape
+from engine.gguf_file import GgufFile
+from engine.loading.assemble import COLUMN_PARTS, check_values, layer_parts, part_shape
 from engine.loading.gguf_config import ROPE_FACTORS, tensor_name
 
 STORED_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
@@ -34,13 +34,9 @@ class GgufReader:
         chunk = max(1, CHUNK_VALUES // tensor.shape[-1])
         for row in range(first, last, chunk):
             end = min(row + chunk, last)
-            target[row - first : end - first].copy_(self._values(tensor, row, end)[:, columns])
-
-    def _values(self, tensor: GgufTensor, first: int, last: int) -> Tensor:
-        values = torch.from_numpy(self.file.rows(tensor, first, last))
-        if not torch.isfinite(values).all():
-            raise ModelError(f"{self.path}: tensor {tensor.name} holds NaN or infinity.")
-        return values
+            values = torch.from_numpy(self.file.rows(tensor, row, end))
+            check_values(self.path, tensor.name, values, out.dtype)
+            target[row - first : end - first].copy_(values[:, columns])
 
     def _check(self) -> None:
         config, path, tensors = self.config, self.path, self.file.tensors

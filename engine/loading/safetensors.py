@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.errors import ModelError
-from engine.loading.assemble import COLUMN_PARTS
+from engine.loading.assemble import COLUMN_PARTS, check_values
 from engine.loading.hf_config import read_json
 from engine.loading.hf_layout import IGNORED_SUFFIXES, all_parts, halves, per_lane, stored
 
@@ -43,7 +42,7 @@ class SafetensorsReader:
             with safe_open(path, framework="pt") as file:
                 rows = self._slice(file.get_slice(name), part, start, stop)
                 rows = rows.reshape(out.shape)
-                check_finite(path, name, rows)
+                check_values(path, name, rows, out.dtype)
                 if halves(self.config) and part in ("q", "k", "q_bias", "k_bias", "q_norm", "k_norm"):
                     copy_interleaved(out, rows, self.config.head_size)
                 else:
@@ -87,13 +86,6 @@ def copy_interleaved(out: Tensor, rows: Tensor, head_size: int) -> None:
     """Copy rows [heads * h, ..] whose rotary pairs are two halves of a head into interleaved order."""
     pairs = out.unflatten(0, (-1, head_size // 2, 2))
     pairs.copy_(rows.unflatten(0, (-1, 2, head_size // 2)).transpose(1, 2))
-
-
-def check_finite(path: Path, name: str, values: Tensor) -> None:
-    """Raises ModelError when a stored tensor holds NaN or infinity."""
-    low, high = torch.aminmax(values)
-    if not (low.isfinite() and high.isfinite()):
-        raise ModelError(f"{path}: tensor {name} holds NaN or infinity.")
 
 
 def _files(folder: Path) -> list[Path]:

@@ -183,6 +183,14 @@ def test_wrong_tensors_are_named(folder, change, message, tmp_path):
         load(folder)
 
 
+def test_numbers_beyond_float16_are_refused_rather_than_made_infinite(tmp_path):
+    folder = copy(LLAMA, tmp_path)
+    rewrite(folder, _spoil(DOWN, -70000.0))
+    load(folder, torch.bfloat16)
+    with pytest.raises(ModelError, match=f"tensor {DOWN} holds 70000, which float16 cannot hold; use bfloat16 or float32"):
+        load(folder, torch.float16)
+
+
 def test_a_stored_head_beside_a_tied_embedding_and_old_rotary_buffers_are_ignored(tmp_path):
     folder = copy(LLAMA, tmp_path)
     rewrite(folder, _put("lm_head.weight", torch.ones(256, 64)))
