@@ -105,8 +105,8 @@ export function hostGuest(port: MessagePort, pythonSource: string, scriptSource:
     if (data.type === "done") busy = null;
     port.postMessage({ ...data, run });
   };
-  const start = (source: string, type: WorkerType): Worker => {
-    const worker = new Worker(URL.createObjectURL(new Blob([source], { type: "text/javascript" })), { type });
+  const start = (source: string): Worker => {
+    const worker = new Worker(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
     worker.onmessage = ({ data }) => forward(worker, data);
     worker.onerror = (event) => {
       event.preventDefault();
@@ -116,7 +116,7 @@ export function hostGuest(port: MessagePort, pythonSource: string, scriptSource:
     return worker;
   };
   const bootPython = (): void => {
-    python = start(pythonSource, "module");
+    python = start(pythonSource);
     python.postMessage({ type: "boot", assets });
   };
   const stop = (): void => {
@@ -138,7 +138,7 @@ export function hostGuest(port: MessagePort, pythonSource: string, scriptSource:
     } else {
       stop();
       run = data.run;
-      busy = data.type === "python" ? python : start(scriptSource, "classic");
+      busy = data.type === "python" ? python : start(scriptSource);
       busy?.postMessage(data);
     }
   };
@@ -146,14 +146,12 @@ export function hostGuest(port: MessagePort, pythonSource: string, scriptSource:
 }
 
 /** The worker that holds Python. It fetches nothing: every file comes by message. */
-export function pythonGuest(makeOutlet: typeof outlet, mostLines: number, mostCharacters: number): void {
+export function pythonGuest(load: (url: string) => Promise<any>, makeOutlet: typeof outlet, mostLines: number, mostCharacters: number): void {
   const scope = self as unknown as DedicatedWorkerGlobalScope;
   const post = scope.postMessage.bind(scope);
   const text = (source: string): string => URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
   let out = makeOutlet(post, mostLines, mostCharacters, Infinity);
-  // eslint-disable-next-line @typescript-eslint/no-explicit-any
   let pyodide: any;
-  // eslint-disable-next-line @typescript-eslint/no-explicit-any
   let run: any;
 
   const boot = async (assets: { wasm: WebAssembly.Module; loader: string; asm: string; stdlib: Blob; lock: string; runner: string }): Promise<void> => {
@@ -163,7 +161,7 @@ export function pythonGuest(makeOutlet: typeof outlet, mostLines: number, mostCh
       module: assets.wasm,
       instance: await WebAssembly.instantiate(assets.wasm, imports ?? {}),
     });
-    const [{ loadPyodide }, { default: createPyodideModule }] = await Promise.all([import(/* @vite-ignore */ text(assets.loader)), import(/* @vite-ignore */ text(assets.asm))]);
+    const [{ loadPyodide }, { default: createPyodideModule }] = await Promise.all([load(text(assets.loader)), load(text(assets.asm))]);
     pyodide = await loadPyodide({
       indexURL: home,
       packageBaseUrl: home,
@@ -218,7 +216,7 @@ export function pythonGuest(makeOutlet: typeof outlet, mostLines: number, mostCh
 }
 
 /** The worker for JavaScript that needs no page. It is done when the code has run and no timer is left. */
-export function scriptGuest(makeOutlet: typeof outlet, show: typeof inspect, mostLines: number, mostCharacters: number): void {
+export function scriptGuest(load: (url: string) => Promise<unknown>, makeOutlet: typeof outlet, show: typeof inspect, mostLines: number, mostCharacters: number): void {
   const scope = self as unknown as DedicatedWorkerGlobalScope & Record<string, unknown>;
   const post = scope.postMessage.bind(scope);
   const { setTimeout: timeout, clearTimeout: cancelTimeout, setInterval: interval, clearInterval: cancelInterval } = scope;
@@ -281,8 +279,13 @@ export function scriptGuest(makeOutlet: typeof outlet, show: typeof inspect, mos
     post({ type: "started" });
     url = URL.createObjectURL(new Blob([data.code], { type: "text/javascript" }));
     try {
-      if (data.module) await import(/* @vite-ignore */ url);
-      else scope.importScripts(url);
+      try {
+        scope.importScripts(url);
+      } catch (error) {
+        // Top-level await, import and export are words of a module.
+        if (!(error instanceof SyntaxError) || !/await|import|export/.test(error.message)) throw error;
+        await load(url);
+      }
     } catch (error) {
       fail(error, null);
     }
@@ -307,6 +310,9 @@ export function pageGuest(port: MessagePort, makeOutlet: typeof outlet, show: ty
       return answer;
     };
   }
+
+  // The policy has no word for this way out that browsers know.
+  for (const name of ["RTCPeerConnection", "webkitRTCPeerConnection"]) delete (window as unknown as Record<string, unknown>)[name];
 
   // Called by the code that the loop guard put into every loop: a task that loops for 2 s without a pause is ended.
   let armed = false;
@@ -351,8 +357,9 @@ export function pageGuest(port: MessagePort, makeOutlet: typeof outlet, show: ty
     window.addEventListener("error", (event) => {
       if (!(event instanceof ErrorEvent)) return;
       const message = event.error instanceof Error ? `${event.error.name}: ${event.error.message}` : event.message;
-      const place = /^(?:line|file):/.test(event.filename) ? event.filename : "";
-      post({ type: "error", error: { message, line: event.lineno || null, place, details: message }, fatal: false });
+      // The place is in the event, or, where the loop guard threw, in the first frame of the page's own code.
+      const own = /^(?:line|file):/.test(event.filename) ? ["", event.filename, event.lineno] : /((?:line|file):[^\s():]+):(\d+):\d+/.exec(String(event.error?.stack));
+      post({ type: "error", error: { message, line: Number(own?.[2]) || null, place: own?.[1], details: message }, fatal: false });
     });
     window.addEventListener("unhandledrejection", (event) => {
       const message = event.reason instanceof Error ? `${event.reason.name}: ${event.reason.message}` : String(event.reason);

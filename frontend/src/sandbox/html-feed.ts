@@ -30,7 +30,9 @@ export class HtmlFeed {
       const from = open.index + open[0].length;
       const close = /<\/script\s*>/i.exec(this.buffer.slice(from));
       if (!close) return ready + this.take(open.index);
-      ready += this.take(open.index) + this.script(open[0], this.buffer.slice(from, from + close.index));
+      const code = this.buffer.slice(from, from + close.index);
+      ready += this.take(open.index);
+      ready += this.script(open[0], code);
       this.skip(open[0].length + close.index + close[0].length);
     }
     // The end may be the beginning of a tag that matters here.

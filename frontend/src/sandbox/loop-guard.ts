@@ -27,3 +27,15 @@ export function guardLoops(code: string): string {
   for (const [at, text] of inserts) guarded = guarded.slice(0, at) + text + guarded.slice(at);
   return guarded;
 }
+
+/** The 1-based line at which code stops making sense to a parser, null where it does not. Browsers keep this to themselves in a worker. */
+export function syntaxErrorLine(code: string): number | null {
+  let at = -1;
+  parser.parse(code).iterate({
+    enter(node) {
+      if (node.type.isError && at < 0) at = node.from;
+      return at < 0;
+    },
+  });
+  return at < 0 ? null : code.slice(0, at).split("\n").length;
+}

@@ -52,7 +52,7 @@ def explain(error, path, name):
     message = lines[-1].strip().splitlines()[-1] if lines else type(error).__name__
     if isinstance(error, SyntaxError) and error.filename == path:
         return failure(message, error.lineno, "".join(lines).replace(path, name))
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != run.__code__.co_filename]
     own = [frame for frame in frames if frame.filename == path]
     first = next((i for i, frame in enumerate(frames) if frame.filename == path), 0)
     text = "Traceback (most recent call last):\n" + "".join(shorten(traceback.format_list(frames[first:])) + lines)
@@ -68,4 +68,4 @@ def failure(message, line, details):
     return json.dumps({"message": message, "line": line, "details": details})
 
 
-run
+run  # noqa: B018 (the value of this file)

@@ -115,6 +115,8 @@ class Frame {
 
 const call = (guest: (...values: never[]) => void, ...values: string[]): string => `(${guest.toString()})(${values.join(",")});`;
 const TAKE_PORT = "(()=>{const p=window.sandboxPort;delete window.sandboxPort;return p})()";
+/** As text, because build tools rewrite an `import()` in code. */
+const LOAD = "(url)=>import(url)";
 const limits = [String(MOST_LINES), String(MOST_CHARACTERS)];
 
 /** Reads a file with progress. */
@@ -157,8 +159,7 @@ export class WorkerHost {
 
   runScript(code: string, listener: RunListener): Run {
     const run = this.take(listener);
-    const module = /^\s*(?:import|export)\b/m.test(code) || /^\s*(?:(?:const|let|var)\s+\S+\s*=\s*)?await\b/m.test(code);
-    this.frame!.send({ type: "script", run, code, module });
+    this.frame!.send({ type: "script", run, code });
     return { stop: () => this.halt(listener, "stopped") };
   }
 
@@ -175,10 +176,10 @@ export class WorkerHost {
   }
 
   private openFrame(): Frame {
-    const python = call(pythonGuest, outlet.toString(), ...limits);
-    const script = call(scriptGuest, outlet.toString(), inspect.toString(), ...limits);
+    const python = call(pythonGuest, LOAD, outlet.toString(), ...limits);
+    const script = call(scriptGuest, LOAD, outlet.toString(), inspect.toString(), ...limits);
     const frame = new Frame(this.holder, "Runner", call(hostGuest, TAKE_PORT, JSON.stringify(python), JSON.stringify(script)));
-    frame.element.hidden = true;
+    frame.element.className = "wb-runner";
     frame.onMessage = (message) => this.received(message);
     frame.onLost = (reason) => {
       this.frame = null;
@@ -253,10 +254,15 @@ function emptyLock(lock: string): string {
 function cleanError(error: RunError): RunError {
   const line = Number(error?.line);
   return {
-    message: String(error?.message ?? "").slice(0, 2000),
+    message: plainMessage(error?.message).slice(0, 2000),
     line: Number.isInteger(line) && line > 0 ? line : null,
-    details: String(error?.details ?? "").slice(0, 20_000),
+    details: plainMessage(error?.details).slice(0, 20_000),
   };
+}
+
+/** A syntax error names the call with which the code was loaded: that says nothing to the reader. */
+function plainMessage(text: unknown): string {
+  return String(text ?? "").replace(/Failed to execute '\w+' on '\w+': /, "");
 }
 
 function forward(message: GuestMessage, listener: RunListener | null): void {

@@ -638,7 +638,7 @@ class Bench implements Workbench {
         if (this.runKind === "worker") this.tick();
       },
       output: (items, dropped) => this.console.write(items, dropped),
-      error: (error) => this.failed(version, error),
+      error: (error) => void this.failed(version, error),
       end: (reason) => {
         if (mine() || this.run === null) this.ended(reason);
       },
@@ -652,7 +652,12 @@ class Bench implements Workbench {
     this.clock = window.setInterval(show, 250);
   }
 
-  private failed(version: Version, error: RunError): void {
+  private async failed(version: Version, given: RunError): Promise<void> {
+    let error = given;
+    if (!given.line && given.message.startsWith("SyntaxError") && languageFamily(version.language) === "javascript") {
+      const line = (await import("../sandbox/loop-guard")).syntaxErrorLine(codeOf(version));
+      error = { ...given, line, details: line ? `${given.details}\n    at line ${line}` : given.details };
+    }
     this.console.write([["err", error.details.endsWith("\n") ? error.details : `${error.details}\n`]], 0);
     if (this.lastError && this.runKind !== "worker") return;
     const where = error.line ? this.t("workbench.status.error", { name: shortError(error.message), line: error.line }) : this.t("workbench.status.errorAnywhere", { name: shortError(error.message) });

@@ -178,7 +178,7 @@ export class StreamView {
     for (let index = first; index <= last; index++) this.fill(index, Math.min(finished, (index + 1) * BLOCK));
     this.drawOpenLine(text);
     if (this.following) this.element.scrollTop = this.target;
-    const topLine = Math.max(0, Math.floor((this.top - PADDING_TOP) / this.lineHeight));
+    const topLine = Math.max(0, Math.ceil((this.top - PADDING_TOP) / this.lineHeight));
     if (topLine !== this.topLine || !indexed) this.onTopLine((this.topLine = topLine));
     if (!indexed) this.schedule();
   }
