@@ -4,14 +4,17 @@ from django.urls import include, path
 from playground import health
 from playground.chat import views
 from playground.chat.api import api
+from playground.sharing.views import links_page
 
 urlpatterns = [
     path("", views.playground_page, name="playground"),
     path("c/<uuid:conversation_id>", views.playground_page, name="conversation"),
+    path("race", views.playground_page, name="race"),
     path("api/", api.urls),
     path("admin/", admin.site.urls),
     path("accounts/", include("playground.accounts.urls")),
     path("s/", include("playground.sharing.urls")),
+    path("links/", links_page, name="links"),
     path("sandbox/", include("playground.sandbox.urls")),
     path("healthz", health.healthz),
     path("readyz", health.readyz),

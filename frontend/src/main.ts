@@ -13,3 +13,8 @@ if (root && boot) {
   if (location.pathname.startsWith("/race")) void import("./race/race").then(({ Race }) => new Race(boot, root));
   else new Playground(boot, root);
 }
+
+document.addEventListener("playground:share", (event) => {
+  const { detail } = event as CustomEvent<{ conversationId: string; title: string }>;
+  void import("./pages/links/share-dialog").then(({ openShareDialog }) => openShareDialog(detail));
+});

@@ -38,7 +38,7 @@ describe("rates", () => {
 
   it("scales by doubling and tops a bound of 1,015 with 1,200", () => {
     expect([100, 801, 1700].map(timeScaleMs)).toEqual([800, 1600, 3200]);
-    expect([roundTop(1015), roundTop(46), roundTop(8120)]).toEqual([1200, 50, 10000]);
+    expect([roundTop(1015), roundTop(46), roundTop(8120), roundTop(99)]).toEqual([1200, 60, 9000, 120]);
   });
 });
 

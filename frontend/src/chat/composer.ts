@@ -1,6 +1,6 @@
 import type { ModelCard } from "../api/types";
 import { num, t } from "../i18n";
-import { button, h, icon, setText } from "../shell/dom";
+import { button, h, icon, setText, withArrow } from "../shell/dom";
 
 export interface ComposerActions {
   send(text: string): void;
@@ -53,7 +53,7 @@ export class Composer {
     const row = h(
       "div",
       { class: "row" },
-      h("span", { class: "selwrap" }, this.model, icon("down", true)),
+      withArrow(this.model),
       sliders,
       this.count,
       h("span", { class: "sp" }),

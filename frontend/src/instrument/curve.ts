@@ -4,6 +4,13 @@ import { roundTop, timeScaleMs, type Samples } from "./rate";
 
 const BUCKET_MS = 20;
 
+/** Label of the `index`-th of four marks on a time axis; the last one carries the unit. */
+export function axisSeconds(scaleMs: number, index: number): string {
+  const value = (scaleMs * index) / 4000;
+  const text = index === 0 ? "0" : num(value, value >= 10 || value % 1 === 0 ? 0 : 1);
+  return index === 4 ? `${text}${GAP}s` : text;
+}
+
 export interface CurveColours {
   line: string;
   area: string;
@@ -43,6 +50,7 @@ export class Curve {
   private bucketMs = BUCKET_MS;
   private drawn = 0;
   private last: [number, number] | null = null;
+  private beforeLast: [number, number] | null = null;
   private samples: Samples | null = null;
   private held = false;
   private dashed: boolean;
@@ -128,9 +136,7 @@ export class Curve {
       setText(label, num(value, value % 1 === 0 ? 0 : 1));
     });
     this.xLabels.forEach((label, index) => {
-      const value = (this.scaleMs * index) / 4000;
-      const text = index === 0 ? "0" : num(value, value >= 10 || value % 1 === 0 ? 0 : 1);
-      setText(label, index === 4 ? `${text}${GAP}s` : text);
+      setText(label, axisSeconds(this.scaleMs, index));
     });
   }
 
@@ -144,7 +150,7 @@ export class Curve {
     this.bucketMs = BUCKET_MS;
     while (this.width > 0 && this.scaleMs / this.bucketMs > this.width) this.bucketMs *= 2;
     this.drawn = 0;
-    this.last = null;
+    this.last = this.beforeLast = null;
     this.extend();
   }
 
@@ -163,13 +169,17 @@ export class Curve {
     const overlap = this.last === null ? 0 : 1; // the parts of the area must not show their seams
     area.moveTo(start[0] - overlap, this.height);
     area.lineTo(start[0] - overlap, start[1] + overlap);
-    line.moveTo(start[0], start[1]);
+    const join = this.beforeLast ?? start; // the new area covers half of the stroke at its seam: draw that again
+    line.moveTo(join[0], join[1]);
+    if (join !== start) line.lineTo(start[0], start[1]);
     let at = start;
+    let before = this.beforeLast;
     for (const [index, rate] of points) {
       if (this.last === null && index === 0) {
         line.lineTo(start[0], y(rate));
         area.lineTo(start[0], y(rate));
       }
+      before = at;
       at = [x(first + (index + 1) * this.bucketMs), y(rate)];
       line.lineTo(at[0], at[1]);
       area.lineTo(at[0], at[1]);
@@ -189,6 +199,7 @@ export class Curve {
     context.lineDashOffset = this.dashed ? -start[0] : 0;
     context.stroke(line);
     this.last = at;
+    this.beforeLast = this.dashed ? null : before;
     this.drawn += points.length;
   }
 }

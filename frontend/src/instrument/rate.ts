@@ -87,14 +87,14 @@ export function timeScaleMs(elapsedMs: number): number {
   return scale;
 }
 
-const STEPS = [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10];
+const STEPS = [1.2, 1.5, 1.8, 3, 4.5, 6, 9, 12];
 
 /** A round value at or above `value`, divisible into three even grid lines: 1,015 gives 1,200. */
 export function roundTop(value: number): number {
   if (value <= 0) return 60;
   const magnitude = 10 ** Math.floor(Math.log10(value));
   for (const step of STEPS) if (step * magnitude >= value * 1.02) return step * magnitude;
-  return 20 * magnitude;
+  return 15 * magnitude;
 }
 
 /** Memory bandwidth use in per cent of the card's measured read bandwidth, or null where no bound was measured. */

@@ -9,7 +9,7 @@ import { Conversation, promptMessages, type Message } from "../store/conversatio
 import { Generation } from "../store/generation";
 import { drafts, lastRate, SettingsStore } from "../store/settings";
 import { createWorkbench, type Workbench } from "../workbench";
-import { button, h } from "./dom";
+import { button, h, randomId } from "./dom";
 import { exportConversation, readImport } from "./exchange";
 import { Frame } from "./frame";
 import { galleryPrompts, openGallery, promptRow } from "./gallery";
@@ -333,7 +333,7 @@ export class Playground {
     const conversation = this.conversation;
     const parent = this.editing ? (this.editing.parentId === null ? null : (conversation.messages.get(this.editing.parentId) ?? null)) : (conversation.last ?? null);
     const before = parent ? conversation.pathTo(parent) : [];
-    const user: Message = { id: `new-${crypto.randomUUID()}`, parentId: parent?.id ?? null, role: "user", content, run: null };
+    const user: Message = { id: `new-${randomId()}`, parentId: parent?.id ?? null, role: "user", content, run: null };
     const sent = this.request(user, before, { parent_id: parent?.id }, typed, this.editing !== null);
     if (!sent) return;
     this.codeToSend = [];
@@ -346,7 +346,7 @@ export class Playground {
   private request(user: Message, before: Message[], where: Partial<GenerateFrame>, typed: string | null, branch: boolean): boolean {
     const conversation = this.conversation;
     const params = this.settings.params();
-    const requestId = crypto.randomUUID();
+    const requestId = randomId();
     const frame: GenerateFrame = {
       type: "generate",
       request_id: requestId,

@@ -94,6 +94,11 @@ export function lamp(state: string): SVGSVGElement {
   return svg;
 }
 
+/** A native select with our arrow. */
+export function withArrow(select: HTMLSelectElement): HTMLElement {
+  return h("span", { class: "selwrap" }, select, icon("down", true));
+}
+
 export interface ButtonOptions {
   label?: string;
   icon?: IconName;
@@ -125,4 +130,11 @@ export function downloadFile(name: string, type: string, text: string): void {
   const anchor = h("a", { href: url, download: name });
   anchor.click();
   setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
+
+/** A random id; also where the page is not a secure context (a phone on the local network by plain HTTP). */
+export function randomId(): string {
+  if (crypto.randomUUID) return crypto.randomUUID();
+  const bytes = [...crypto.getRandomValues(new Uint8Array(16))];
+  return bytes.map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -25,12 +25,13 @@ export class Frame {
   readonly rail: HTMLElement;
   readonly share: HTMLButtonElement;
   private readonly title = h("span", { dir: "auto" });
-  private readonly titleButton: HTMLButtonElement;
+  private readonly titleButton: HTMLElement;
   private readonly lightWord = h("span", { class: "hide-s" });
   private readonly light: HTMLElement;
 
   constructor(boot: Boot, actions: FrameActions, page: Page) {
-    this.titleButton = h("button", { type: "button", class: "ttl", onClick: () => actions.titleMenu(this.titleButton) }, this.title, icon("down", true));
+    if (page === "race") this.titleButton = h("span", { class: "ttl" }, this.title);
+    else this.titleButton = h("button", { type: "button", class: "ttl", onClick: () => actions.titleMenu(this.titleButton) }, this.title, icon("down", true));
     this.light = h("span", { class: "light", "data-link": "reconnecting" }, h("i"), this.lightWord);
     this.share = button({ icon: "link", label: t("share"), onClick: () => actions.share(), class: "share" });
     this.share.querySelector(".lb")?.classList.add("vh-xs");

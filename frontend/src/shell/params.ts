@@ -1,6 +1,6 @@
 import { num, t } from "../i18n";
 import { BUILT_IN_PRESETS, DEFAULTS, parseField, RANGES, type NumberField, type SettingsStore } from "../store/settings";
-import { button, h } from "./dom";
+import { button, h, withArrow } from "./dom";
 
 const FIELDS: [NumberField, string][] = [
   ["temperature", "temperature"],
@@ -75,7 +75,7 @@ function presets(settings: SettingsStore, redraw: () => void): HTMLElement {
       }),
     );
   }
-  return h("div", { class: "param wide" }, h("label", { for: id }, t("preset")), select, row);
+  return h("div", { class: "param wide" }, h("label", { for: id }, t("preset")), withArrow(select), row);
 }
 
 function numberRow(settings: SettingsStore, field: NumberField, label: string): HTMLElement {

@@ -17,6 +17,8 @@ export type RunState =
 export interface Piece {
   text: string;
   engineMs: number;
+  /** Tokens written up to and with this piece. */
+  tokens: number;
 }
 
 /** Compares two Redis stream ids ("ms-seq") by their numbers. */
@@ -70,7 +72,7 @@ export class Generation implements Subscriber {
     if (stored.state === "queued" || stored.state === "running") return run; // everything comes again from the stream
     run.state = stored.state === "done" ? "complete" : stored.state;
     if (stored.last_event_id) run.lastEventId = stored.last_event_id;
-    if (stored.text) run.pieces.push({ text: stored.text, engineMs: stored.timings?.total_ms ?? 0 });
+    if (stored.text) run.pieces.push({ text: stored.text, engineMs: stored.timings?.total_ms ?? 0, tokens: stored.usage?.completion_tokens ?? 0 });
     return run;
   }
 
@@ -146,7 +148,7 @@ export class Generation implements Subscriber {
         this.state = "streaming";
         if (frame.points?.length) for (const [tokens, ms] of frame.points) this.samples.add(tokens, ms);
         else this.samples.add(frame.tokens, frame.elapsed_ms);
-        if (frame.text) this.pieces.push({ text: frame.text, engineMs: frame.elapsed_ms });
+        if (frame.text) this.pieces.push({ text: frame.text, engineMs: frame.elapsed_ms, tokens: this.samples.total });
         break;
       case "done":
         this.usage = frame.usage;

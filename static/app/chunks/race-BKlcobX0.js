@@ -1,1 +1,0 @@
-var e=class{constructor(e,t){t.textContent=``}};export{e as Race};
