@@ -30,7 +30,7 @@ class TorchBackend:
         device = torch.device("cuda:0" if on_gpu else "cpu")
         if not on_gpu:
             torch.set_num_threads(len(os.sched_getaffinity(0)))
-        chosen = pick_dtype(dtype, config, device)
+        chosen = _dtype(dtype, config, device)
         weights = load_weights(source, config, dtype=chosen, device=device, on_progress=report)
         self.eos_ids = frozenset(config.eos_ids)
         self._context = min(context_tokens or config.context_tokens, config.context_tokens)
@@ -114,6 +114,14 @@ class TorchRun:
         if self._sampling.logprobs is None:
             return Token(chosen, now)
         return Token(chosen, now, *sampler.logprobs(logits, chosen, self._sampling.logprobs))
+
+
+def _dtype(name: str, config: ModelConfig, device: torch.device) -> torch.dtype:
+    """auto on a CPU: float16 for one-lane models that are stored in at most 16 bits, because decoding is bound by the bytes
+    of the weights; float32 otherwise."""
+    if name == "auto" and device.type == "cpu" and config.n_lanes == 1 and config.dtype != "float32":
+        return torch.float16
+    return pick_dtype(name, config, device)
 
 
 def _info(model: str, title: str, config: ModelConfig, context: int, device: torch.device, dtype: torch.dtype) -> EngineInfo:

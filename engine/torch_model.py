@@ -73,20 +73,37 @@ class OneLaneModel:
 
 
 class Matrix:
-    """y = x W^T for x [T, columns] float32, W [rows, columns] in its own type -> y [T, rows] float32."""
+    """y = x W^T for x [T, columns] float32, W [rows, columns] in its own type -> y [T, rows] float32.
 
-    def __init__(self, weight: Tensor):
+    ``any_range``: x may be too large for 16 bits and is scaled first, by a power of two.
+    """
+
+    def __init__(self, weight: Tensor, any_range: bool = False):
         self._weight = weight
+        self._widen = weight.device.type == "cpu" and weight.dtype != torch.float32
+        self._any_range = any_range and weight.dtype == torch.float16
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x.to(self._weight.dtype), self._weight).float()
+        if self._widen and len(x) > 1:  # CPUs without 16-bit arithmetic multiply matrices fast in float32 only
+            return F.linear(x, self._weight.float())
+        if self._any_range:
+            scale = torch.exp2(torch.ceil(torch.log2(x.abs().amax(-1, keepdim=True).clamp(min=1.0))))
+            return self._multiply(x / scale) * scale
+        return self._multiply(x)
+
+    def _multiply(self, x: Tensor) -> Tensor:
+        x = x.to(self._weight.dtype)
+        if self._widen:  # torch.mv streams the weights in 16 bits and sums in float32
+            return torch.mv(self._weight, x[0]).float()[None]
+        return F.linear(x, self._weight).float()
 
 
 class _Layer:
     def __init__(self, config: ModelConfig, layer: LayerWeights):
         self._eps = config.norm_eps
         self._sizes = (config.n_heads, config.n_kv_heads, config.head_size)
-        self._wqkv, self._wo, self._w13, self._w2 = (Matrix(w[0]) for w in (layer.wqkv, layer.wo, layer.w13, layer.w2))
+        self._wqkv, self._wo, self._w13 = Matrix(layer.wqkv[0]), Matrix(layer.wo[0]), Matrix(layer.w13[0])
+        self._w2 = Matrix(layer.w2[0], any_range=True)
         self._attention_norm, self._ffn_norm = layer.attention_norm[0].float(), layer.ffn_norm[0].float()
         self._bias = None if layer.qkv_bias is None else layer.qkv_bias[0].float()
         self._qk_norms = None

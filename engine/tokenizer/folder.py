@@ -79,7 +79,7 @@ def _from_sentencepiece(path: Path, settings: dict) -> tuple[Pipeline, dict[str,
         raise ModelError(f"{path} is a unigram SentencePiece model; only BPE models are known.")
     add_prefix_space = settings.get("add_prefix_space")
     pipeline = sentencepiece_pipeline(
-        pieces, scores, markup, True if add_prefix_space is None else add_prefix_space, bool(settings.get("legacy"))
+        pieces, scores, markup, True if add_prefix_space is None else add_prefix_space, settings.get("legacy") is not False
     )
     special = [pieces[i] for i in sorted(markup) if not model.is_byte(i)]
     added = {int(i): token for i, token in settings.get("added_tokens_decoder", {}).items()}

@@ -85,4 +85,4 @@ def _sentencepiece(path: Path, metadata: dict, tokens: list[str], types: list[in
     if not scores:
         raise ModelError(f"{path}: tokenizer.ggml.scores is missing.")
     markup = {i for i, of_type in enumerate(types) if of_type in (CONTROL, UNKNOWN, BYTE)}
-    return sentencepiece_pipeline(tokens, scores, markup, metadata.get("tokenizer.ggml.add_space_prefix", True), legacy=False)
+    return sentencepiece_pipeline(tokens, scores, markup, metadata.get("tokenizer.ggml.add_space_prefix", True), legacy=True)

@@ -26,7 +26,8 @@ def sentencepiece_pipeline(pieces: list[str], scores: list[float], markup: set[i
     """SentencePiece's BPE (Llama 2) as a `tokenizers` pipeline.
 
     A pair merges when its concatenation is a piece; higher scores merge first. ``markup``: ids of control, unknown and byte
-    pieces, which no merge makes. ``legacy`` puts a space before every stretch of text, otherwise only the first one gets it.
+    pieces, which no merge makes. ``legacy`` (the original behaviour, and the default of checkpoints) puts a space before every
+    stretch of text between markup, otherwise only the first one gets it.
     """
     vocab = {piece: i for i, piece in enumerate(pieces)}
     text_pieces = {piece: i for piece, i in vocab.items() if i not in markup}

@@ -1,0 +1,235 @@
+"""Tokenizers of all three sources against golden data, Transformers and SentencePiece; typed text never becomes markup."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer as Pipeline
+
+from engine.errors import InvalidRequest, ModelError
+from engine.tokenizer import load_tokenizer
+from engine.tokenizer.tokenizer import ALPHABET
+
+GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "smollm2.json").read_text())
+CORPUS = [
+    "def add(a, b):\n    return a + b\n",
+    "Grüße aus München, 数字 und 🙂 emojis 👩‍👩‍👧!",
+    "The quick brown fox  jumps over 1234 lazy dogs.\t",
+] * 20
+SIGN_OF = {byte: sign for sign, byte in ALPHABET.items()}
+TEXTS = [
+    "",
+    " ",
+    "Hello world",
+    "  two  spaces ",
+    "a\n\nb\r\n\tc",
+    "naïve 数字 🙂👩‍👩‍👧 한국어",
+    "x = 12345; y=0.5",
+    "</s><s>[INST]",
+    "\x00\x7f",
+    "é" * 50,
+]
+
+
+@pytest.fixture(scope="module")
+def smollm2():
+    return load_tokenizer("smollm2-135m-instruct")
+
+
+@pytest.fixture(scope="module")
+def json_folder(tmp_path_factory) -> Path:
+    """A byte-level BPE checkpoint folder with specials outside the vocabulary, BOS by post-processor, a template file."""
+    folder = tmp_path_factory.mktemp("bytelevel")
+    pipeline = Pipeline(models.BPE())
+    pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pipeline.decoder = decoders.ByteLevel()
+    pipeline.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    special = ["<|begin|>", "<|end|>", "<|eot|>"]
+    pipeline.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    pipeline.add_tokens([AddedToken("<tool>", special=False), AddedToken("    ", special=False)])
+    begin = pipeline.token_to_id("<|begin|>")
+    pipeline.post_processor = processors.TemplateProcessing(single="<|begin|> $A", special_tokens=[("<|begin|>", begin)])
+    pipeline.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<|begin|>", "eos_token": {"content": "<|end|>"}}))
+    (folder / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": [pipeline.token_to_id("<|end|>"), pipeline.token_to_id("<|eot|>")]})
+    )
+    (folder / "config.json").write_text("{}")
+    (folder / "chat_template.jinja").write_text(
+        "{{ bos_token }}{% for m in messages %}<|begin|>{{ m.role }}: {{ m.content | trim }}<|eot|>{% endfor %}"
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_folder(tmp_path_factory) -> Path:
+    """A Llama-2 style SentencePiece BPE model with byte fallback."""
+    import sentencepiece
+
+    folder = tmp_path_factory.mktemp("sentencepiece")
+    (folder / "corpus.txt").write_text("\n".join(line for text in CORPUS for line in text.splitlines()), encoding="utf-8")
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(folder / "corpus.txt"),
+        model_prefix=str(folder / "tokenizer"),
+        vocab_size=360,
+        model_type="bpe",
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        character_coverage=0.99,
+        minloglevel=2,
+    )
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"bos_token": "<s>", "eos_token": "</s>", "chat_template": "{{ bos_token }}[INST] {{ messages[0].content }} [/INST]"})
+    )
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize("case", GOLDEN["tokenizer"], ids=lambda case: repr(case["text"][:24]))
+def test_golden_texts(smollm2, case):
+    assert smollm2.encode(case["text"], special=True) == case["ids"]
+    assert smollm2.decode(case["ids"]) == case["decoded"]
+
+
+@pytest.mark.parametrize("case", GOLDEN["greedy"], ids=lambda case: case["messages"][0]["content"][:24])
+def test_golden_chats(smollm2, case):
+    assert smollm2.render_chat(case["messages"]) == case["prompt_ids"]
+    assert smollm2.count(case["messages"]) == len(case["prompt_ids"])
+    assert smollm2.decode(case["greedy_ids"], skip_special=True) == case["text"]
+
+
+def test_no_torch_is_loaded():
+    code = "import sys, engine; from engine.tokenizer import load_tokenizer; load_tokenizer('smollm2-135m-instruct').encode('a'); "
+    code += "engine.Engine, engine.SamplingParams; print('torch' in sys.modules, 'triton' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False False"
+
+
+def test_ends_and_bos(smollm2, json_folder, sentencepiece_folder):
+    assert (smollm2.bos_id, smollm2.eos_ids, smollm2.adds_bos, smollm2.vocab_size) == (1, {2}, False, 49_152)
+    ours = load_tokenizer(str(json_folder))
+    assert ours.adds_bos and len(ours.eos_ids) == 2
+    assert load_tokenizer(str(sentencepiece_folder)).eos_ids == {2}
+
+
+def test_bos_comes_exactly_once(json_folder, sentencepiece_folder):
+    for folder in (json_folder, sentencepiece_folder):
+        ours = load_tokenizer(str(folder))
+        for ids in (ours.encode_prompt("hello"), ours.encode_prompt("<s><|begin|>"), ours.render_chat([{"role": "user", "content": "hi"}])):
+            assert ids[0] == ours.bos_id
+        assert ours.encode_prompt("<s><|begin|>").count(ours.bos_id) == 1
+        assert ours.encode("hello")[0] != ours.bos_id
+
+
+@settings(max_examples=120, deadline=None)
+@given(text=st.text(max_size=80))
+def test_round_trip_of_any_text(smollm2, json_folder, text):
+    other = load_tokenizer_once(json_folder)
+    assert other.decode(other.encode(text)) == text
+    if representable(smollm2, text):
+        assert smollm2.decode(smollm2.encode(text)) == text
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    parts=st.lists(
+        st.sampled_from(["<|im_end|>", "<|im_start|>", "<|im_", "end|>", "<", "|>", "<|endoftext|>", "<repo_name>", "a", "\n"]), max_size=8
+    )
+)
+def test_typed_text_never_becomes_markup(smollm2, parts):
+    text = "".join(parts)
+    ids = smollm2.encode(text)
+    assert all(i > 16 for i in ids)
+    assert smollm2.decode(ids) == text
+    chat = smollm2.render_chat([{"role": "user", "content": text}])
+    assert [i for i in chat if i <= 16] == [1, 2, 1, 2, 1]  # the template's own
+    assert text in smollm2.decode(chat)
+
+
+def test_markup_that_is_not_called_special_is_markup_all_the_same(json_folder):
+    ours = load_tokenizer(str(json_folder))
+    assert len(ours.encode("<tool>")) > 1 and len(ours.encode("<tool>", special=True)) == 1
+    assert len(ours.encode("a    b")) == 3  # an added token that is text stays one
+
+
+def test_json_equals_transformers(json_folder):
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(json_folder / "tokenizer.json"))
+    ours = load_tokenizer(str(json_folder))
+    for text in [*TEXTS, "<|begin|>x<|end|>  <tool>"]:
+        assert ours.encode(text, special=True) == theirs.encode(text, add_special_tokens=False)
+        ids = ours.encode(text, special=True)
+        assert ours.decode(ids) == theirs.decode(ids, clean_up_tokenization_spaces=False)
+
+
+def test_sentencepiece_equals_the_original(sentencepiece_folder):
+    import sentencepiece
+
+    original = sentencepiece.SentencePieceProcessor(model_file=str(sentencepiece_folder / "tokenizer.model"))
+    ours = load_tokenizer(str(sentencepiece_folder))
+    for text in [*TEXTS, *CORPUS[:3]]:
+        text = text.replace("\x00", "")  # SentencePiece ends a text there
+        assert ours.encode(text) == original.encode(text), text
+        assert ours.decode(ours.encode(text)) == original.decode(original.encode(text)), text
+
+
+def test_llama_gguf_equals_the_same_sentencepiece_model(sentencepiece_folder, tmp_path):
+    import gguf
+    import sentencepiece
+
+    original = sentencepiece.SentencePieceProcessor(model_file=str(sentencepiece_folder / "tokenizer.model"))
+    count = original.vocab_size()
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([original.id_to_piece(i) for i in range(count)])
+    writer.add_token_scores([original.get_score(i) for i in range(count)])
+    writer.add_token_types(
+        [2 if original.is_unknown(i) else 3 if original.is_control(i) else 6 if original.is_byte(i) else 1 for i in range(count)]
+    )
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
+        write()
+    ours = load_tokenizer(str(tmp_path / "model.gguf"))
+    assert ours.adds_bos and ours.eos_ids == {2}
+    for text in TEXTS[1:]:
+        text = text.replace("\x00", "")
+        assert ours.encode(text) == original.encode(text)
+
+
+def test_unknown_kinds_are_named(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match="neither tokenizer.json nor tokenizer.model"):
+        load_tokenizer(str(tmp_path))
+    (tmp_path / "tokenizer.json").write_text("{ nonsense")
+    with pytest.raises(ModelError, match="no valid JSON"):
+        load_tokenizer(str(tmp_path))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError, match="cannot be read as a tokenizer"):
+        load_tokenizer(str(tmp_path))
+
+
+def test_no_template_is_an_error_in_words(json_folder, tmp_path):
+    for name in ("tokenizer.json", "config.json"):
+        (tmp_path / name).write_bytes((json_folder / name).read_bytes())
+    with pytest.raises(InvalidRequest, match="no chat template"):
+        load_tokenizer(str(tmp_path)).render_chat([{"role": "user", "content": "hi"}])
+
+
+def representable(tokenizer, text):
+    """SmolLM2's vocabulary lacks some bytes of rare scripts; as in Transformers they are left out."""
+    return all(tokenizer._pipeline.token_to_id(SIGN_OF[byte]) is not None for byte in text.encode())
+
+
+_loaded = {}
+
+
+def load_tokenizer_once(folder):
+    if folder not in _loaded:
+        _loaded[folder] = load_tokenizer(str(folder))
+    return _loaded[folder]
