@@ -129,7 +129,7 @@ def decode(B, C: tl.constexpr, epoch, token, position, forced, logits_stride):
     seed = tl.load(B.ints + 2).to(tl.uint32, bitcast=True).to(tl.uint64)
     seed |= tl.load(B.ints + 3).to(tl.uint32, bitcast=True).to(tl.uint64) << 32
     limit = tl.load(B.ints)
-    made = 0
+    made = tl.full([], 0, tl.int32)
     finish = tl.where((tl.load(B.device + PREFILL_FAILED) != 0) | (epoch < 0), ERROR, 0)
     while finish == 0:
         if pid == 0:
@@ -220,15 +220,15 @@ def prefill_head(B, C: tl.constexpr, epoch, start, rows, all_logits):
     return grid_barrier(B, C, epoch, 7, C.layers, start)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["start", "n_prefill", "decoding", "token", "position", "logits_stride"])
 def monokernel(B, ids, all_logits, forced, start, n_prefill, decoding, token, position, logits_stride, C: tl.constexpr, ALL: tl.constexpr):
     """Prefill ids[start : start+n_prefill], then, if ``decoding``, generate from ``token`` at ``position``.
 
     ids: int32, ids[p] stands at position p. ALL: also store the logits of every prefilled position in all_logits
     [context + rows, V]. logits_stride: 0, or V to keep the logits of every generated token.
     """
-    epoch = 0
-    done = 0
+    epoch = tl.full([], 0, tl.int32)
+    done = tl.full([], 0, tl.int32)
     while (done < n_prefill) & (epoch >= 0):
         rows = tl.minimum(C.rows, n_prefill - done)
         for layer in range(0, C.layers):

@@ -30,8 +30,8 @@ def _pivot(B, C: tl.constexpr, epoch, keys, weights, goal, relative: tl.constexp
     prefix = tl.full([], 0, tl.uint32)
     want = goal
     for turn in range(0, 8):
-        shift = (28 - 4 * turn).to(tl.uint32)
-        thresholds = prefix + (digits.to(tl.uint32) << shift)
+        shift = 28 - 4 * turn
+        thresholds = prefix + (digits << shift).to(tl.uint32)
         above = tl.sum(tl.where(keys[:, None] >= thresholds[None, :], weights[:, None], 0.0), 0)
         half = B.mass + (turn % 2) * (C.programs * 16)
         tl.store(half + tl.program_id(0) * 16 + digits, above)
@@ -41,7 +41,7 @@ def _pivot(B, C: tl.constexpr, epoch, keys, weights, goal, relative: tl.constexp
         if relative:
             want = tl.where(turn == 0, goal * tl.sum(tl.where(digits == 0, mass, 0.0), 0), want)
         digit = tl.max(tl.where(mass >= want, digits, 0), 0)
-        prefix += digit.to(tl.uint32) << shift
+        prefix += (digit << shift).to(tl.uint32)
     return prefix, epoch
 
 
