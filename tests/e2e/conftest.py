@@ -1,6 +1,6 @@
 """The whole product as real processes, a WebSocket client and a browser.
 
-``product`` runs the real model on the CPU; ``synthetic`` the same processes with a backend of a fixed rate (``tests.fakes``).
+``product`` runs the real model on the CPU; ``synthetic`` the same processes with a backend of a fixed rate.
 Screenshots go to ``test-artifacts/``.
 """
 
@@ -22,6 +22,7 @@ import pytest
 from websockets.sync.client import connect
 
 from playground.supervisor.embedded_redis import free_port
+from tests.fakes import ANSWER
 
 ROOT = Path(__file__).resolve().parents[2]
 ARTIFACTS = ROOT / "test-artifacts"
@@ -147,6 +148,19 @@ def product() -> Iterator[Product]:
     product = Product().start()
     yield product
     product.remove()
+
+
+@pytest.fixture(scope="session")
+def synthetic() -> Iterator[Product]:
+    """The same processes with a backend that repeats ``tests.fakes.ANSWER`` at 200 tokens/s."""
+    product = Product(ENGINE_BACKEND=SYNTHETIC, SYNTHETIC_TOKENS_PER_S="200").start()
+    yield product
+    product.remove()
+
+
+def is_prefix(text: str) -> bool:
+    """``text`` is what the synthetic backend says, from its beginning, with nothing lost or repeated."""
+    return text == (ANSWER * (len(text) // len(ANSWER) + 1))[: len(text)]
 
 
 @pytest.fixture(scope="session")

@@ -1,30 +1,12 @@
 """Processes die while an answer is being made: nothing is lost that was shown, nothing stays running for ever."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.conftest import SYNTHETIC, Product, text_of, wait_for
-from tests.fakes import ANSWER
+from tests.e2e.conftest import is_prefix, text_of, wait_for
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module")
-def synthetic() -> Iterator[Product]:
-    """Real processes with a backend of 200 tokens/s."""
-    product = Product(ENGINE_BACKEND=SYNTHETIC, SYNTHETIC_TOKENS_PER_S="200").start()
-    yield product
-    product.remove()
-
-
-def expected(length: int) -> str:
-    return (ANSWER * (length // len(ANSWER) + 1))[:length]
-
-
-def is_prefix(text: str) -> bool:
-    return text == expected(len(text))
 
 
 def test_a_killed_worker_ends_the_answer_interrupted_with_its_text_and_comes_back(synthetic):
