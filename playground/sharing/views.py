@@ -62,6 +62,18 @@ def preview(request: HttpRequest, link: ShareLink) -> HttpResponse:
     return HttpResponse(previews.preview_png(link), content_type="image/png")
 
 
+def links_page(request: HttpRequest) -> HttpResponse:
+    """All links of this user or browser."""
+    get_token(request)
+    return render(request, "sharing/links.html", {"boot": page_boot(request)})
+
+
+def page_boot(request: HttpRequest) -> dict:
+    """Who sees a page of the application."""
+    user = request.owner.user
+    return {"user": {"name": user.email or user.get_username(), "staff": user.is_staff} if user else None}
+
+
 def _context(request: HttpRequest, link: ShareLink, embed: bool = False) -> dict:
     return {
         "link": link,

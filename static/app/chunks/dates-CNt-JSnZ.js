@@ -1,1 +1,0 @@
-import{g as e}from"./layers-DtZaUT-C.js";var t=e===`fr`?`fr`:`en-GB`;export{t};
