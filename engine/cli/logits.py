@@ -47,7 +47,7 @@ def _logits(args: argparse.Namespace, ids: list[int]):
 def _monokernel_logits(args: argparse.Namespace, ids: list[int]):
     from engine.kernel.backend import MonokernelBackend
 
-    backend = MonokernelBackend(args.model, dtype=args.dtype)
+    backend = MonokernelBackend(args.model, dtype=args.dtype, measure_bandwidth=False)
     try:
         return backend.logits(ids)
     finally:
