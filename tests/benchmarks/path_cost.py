@@ -105,7 +105,7 @@ setInterval(() => {
 
 
 def measure_browser(product: Product, tokens: int) -> dict:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
@@ -119,7 +119,7 @@ def measure_browser(product: Product, tokens: int) -> dict:
         page.evaluate("window.longTasks.length = 0")
         with CpuShares(product) as cpu:
             page.get_by_role("button", name=re.compile("^Send")).click()
-            page.wait_for_function("/^(Complete|Stopped)/.test(document.title)", timeout=300_000)
+            expect(page).to_have_title(re.compile("^(Complete|Stopped)"), timeout=300_000)
         page.wait_for_timeout(500)
         long_tasks, figures = page.evaluate("[window.longTasks, window.figures]")
         final = page.locator(".meter .fig").inner_text()
