@@ -10,30 +10,50 @@ word, and every other wait, which looks at that word now and then, ends too. See
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language._core import _unwrap_if_constexpr, builtin
 
 cta_barrier = getattr(gl, "thread_barrier", None) or gl.barrier  # triton 3.6 / 3.7
 
 
-def _loads(tiles: int, words: int, stride: int, first_input: int, predicate: str) -> str:
+@gluon.constexpr_function
+def _loads(tiles, words, stride, address):
     vector = {1: "", 2: ".v2", 4: ".v4"}[words]
     lines = []
     for t in range(tiles):
         registers = ",".join(f"${t * words + w}" for w in range(words))
         target = f"{{{registers}}}" if words > 1 else registers
-        lines.append(f"{predicate}ld.relaxed.gpu.global{vector}.u32 {target}, [${first_input}+{t * stride}];")
+        lines.append(f"@u{t} ld.relaxed.gpu.global{vector}.u32 {target}, [${address}+{t * stride}];")
     return "\n".join(lines)
 
 
-def _peek(tiles: int, words: int, pack: int, stride: int) -> tuple[str, str]:
-    """(asm, constraints): inputs address x pack, use x pack. Unused values become 0."""
+@gluon.constexpr_function
+def _predicates(tiles, use):
+    names = ", ".join(f"u{t}" for t in range(tiles))
+    return f".reg .pred {names}; " + " ".join(f"setp.gt.s32 u{t}, ${use}, {t};" for t in range(tiles))
+
+
+@gluon.constexpr_function
+def peek_asm(tiles, words, pack, stride):
+    """Loads of ``tiles`` groups of ``words`` 32-bit words, ``stride`` bytes apart, at each address: the first ``use`` of them; the others are 0.
+
+    Inputs: address x pack, use x pack (``pack`` elements share one run of the code, with the address of the first).
+    """
     n = tiles * words
     clear = " ".join(f"mov.b32 ${k}, 0;" for k in range(n))
-    asm = f"{{ .reg .pred u; setp.ne.s32 u, ${n + pack}, 0; {clear}\n{_loads(tiles, words, stride, n, '@u ')} }}"
-    return asm, ",".join(["=&r"] * n + ["l"] * pack + ["r"] * pack)
+    return f"{{ {_predicates(tiles, n + pack)} {clear}\n{_loads(tiles, words, stride, n)} }}"
 
 
-def _settle(tiles: int, words: int, pack: int, stride: int, half_words: bool) -> tuple[str, str]:
-    """(asm, constraints): inputs the values (tied), then address, use, abort address, limit, info, each x pack."""
+@gluon.constexpr_function
+def peek_constraints(tiles, words, pack):
+    return ",".join(["=&r"] * (tiles * words) + ["l"] * pack + ["r"] * pack)
+
+
+@gluon.constexpr_function
+def settle_asm(tiles, words, pack, stride, half_words):
+    """Check the words of ``peek_asm`` and load again until none is unwritten.
+
+    Inputs: the values (tied to the outputs), then address, use, abort address, limit, info, each x pack.
+    """
     n = tiles * words
     address, use, abort, limit, info = (2 * n + k * pack for k in range(5))
     op = "max.u16x2" if half_words else "max.u32"
@@ -42,8 +62,7 @@ def _settle(tiles: int, words: int, pack: int, stride: int, half_words: bool) ->
         check += " shr.u32 k, m, 16; and.b32 m, m, 0xffff; max.u32 m, m, k; setp.ne.u32 q, m, 0xffff;"
     else:
         check += " setp.ne.u32 q, m, 0xffffffff;"
-    asm = f"""{{ .reg .pred q; .reg .b32 m, k, n, t;
-    setp.eq.s32 q, ${use}, 0; @q bra DONE;
+    return f"""{{ .reg .pred q; .reg .b32 m, k, n, t;
     mov.u32 n, 0;
     SPIN: {check}
     @q bra DONE;
@@ -51,26 +70,16 @@ def _settle(tiles: int, words: int, pack: int, stride: int, half_words: bool) ->
     ld.relaxed.gpu.global.u32 t, [${abort}]; setp.ne.u32 q, t, 0; @q bra DONE;
     setp.lt.u32 q, n, ${limit}; @q bra LOAD;
     atom.relaxed.gpu.global.cas.b32 t, [${abort}], 0, ${info}; bra DONE;
-    LOAD: {_loads(tiles, words, stride, address, "")}
+    LOAD: {{ {_predicates(tiles, use)}
+    {_loads(tiles, words, stride, address)} }}
     bra SPIN;
     DONE: }}"""
-    constraints = ["=&r"] * n + [str(k) for k in range(n)] + ["l"] * pack + ["r"] * pack + ["l"] * pack + ["r"] * (2 * pack)
-    return asm, ",".join(constraints)
 
 
-def _constants(tiles: int, words: int, pack: int, stride: int, half_words: bool) -> tuple:
-    return tuple(gl.constexpr(x) for x in (*_peek(tiles, words, pack, stride), *_settle(tiles, words, pack, stride, half_words)))
-
-
-# 8 contiguous 16-bit values of each of 3 or 4 tiles that lie 64 columns apart
-P3, P3C, S3, S3C = _constants(3, 4, 8, 128, True)
-P4, P4C, S4, S4C = _constants(4, 4, 8, 128, True)
-# one tile: 8, 4, 2 contiguous 16-bit values; one float32; 4 contiguous float32
-PH8, PH8C, SH8, SH8C = _constants(1, 4, 8, 0, True)
-PH4, PH4C, SH4, SH4C = _constants(1, 2, 4, 0, True)
-PH2, PH2C, SH2, SH2C = _constants(1, 1, 2, 0, True)
-PF1, PF1C, SF1, SF1C = _constants(1, 1, 1, 0, False)
-PF4, PF4C, SF4, SF4C = _constants(1, 4, 4, 0, False)
+@gluon.constexpr_function
+def settle_constraints(tiles, words, pack):
+    n = tiles * words
+    return ",".join(["=&r"] * n + [str(k) for k in range(n)] + ["l"] * pack + ["r"] * pack + ["l"] * pack + ["r"] * (2 * pack))
 
 
 @gluon.jit
@@ -85,69 +94,77 @@ def at_place(guard, place: gl.constexpr, layer, pid):
     return guard[0], guard[1], info_word(place, layer, pid)
 
 
+@builtin
+def run_asm(asm, constraints, args, dtype, count, pack, _semantic=None):
+    """inline_asm_elementwise with ``count`` results of one type (the plain form takes their types as a literal tuple only)."""
+    asm, constraints, dtype, count, pack = (_unwrap_if_constexpr(x) for x in (asm, constraints, dtype, count, pack))
+    results = gl.inline_asm_elementwise(
+        asm, constraints, list(args), dtype=(dtype,) * count, is_pure=False, pack=pack, _semantic=_semantic
+    )
+    return gl.tuple(results)
+
+
 @gluon.jit
-def peek_tiles(p, use, T: gl.constexpr, N: gl.constexpr):
-    """p: pointers [rows, 64], 8 contiguous per thread. N tiles, 64 columns apart."""
-    a = p.to(gl.int64)
-    if N == 3:
-        return gl.inline_asm_elementwise(P3, P3C, [a, use], dtype=(T, T, T), is_pure=False, pack=8)
-    else:
-        return gl.inline_asm_elementwise(P4, P4C, [a, use], dtype=(T, T, T, T), is_pure=False, pack=8)
+def peek(p, use, N: gl.constexpr, STRIDE: gl.constexpr, PACK: gl.constexpr):
+    """N tiles of 16-bit values (the first ``use``; others 0), STRIDE bytes apart. p: pointers, PACK (8, 4, 2) contiguous per thread."""
+    asm: gl.constexpr = peek_asm(N, PACK // 2, PACK, STRIDE)
+    constraints: gl.constexpr = peek_constraints(N, PACK // 2, PACK)
+    return run_asm(asm, constraints, (p.to(gl.int64), use), gl.int16, N, PACK)
+
+
+@gluon.jit
+def settle(v, p, use, guard, T: gl.constexpr, N: gl.constexpr, STRIDE: gl.constexpr, PACK: gl.constexpr):
+    """The values of ``peek`` as N tiles of type T, once all are there."""
+    asm: gl.constexpr = settle_asm(N, PACK // 2, PACK, STRIDE, True)
+    constraints: gl.constexpr = settle_constraints(N, PACK // 2, PACK)
+    args = (p.to(gl.int64), use, guard[0], guard[1], guard[2])
+    w = run_asm(asm, constraints, v + args, gl.int16, N, PACK)
+    t = ()
+    for j in gl.static_range(N):
+        t = t + (w[j].to(T, bitcast=True),)
+    return t
+
+
+@gluon.jit
+def peek_tiles(p, use, N: gl.constexpr):
+    """N input tiles, 64 columns apart; p: pointers [rows, 64]. ``use`` nonzero: all, else zeros."""
+    return peek(p, use * N, N, 128, 8)
 
 
 @gluon.jit
 def settle_tiles(v, p, use, guard, T: gl.constexpr, N: gl.constexpr):
-    a = p.to(gl.int64)
-    if N == 3:
-        return gl.inline_asm_elementwise(
-            S3, S3C, [v[0], v[1], v[2], a, use, guard[0], guard[1], guard[2]], dtype=(T, T, T), is_pure=False, pack=8
-        )
-    else:
-        return gl.inline_asm_elementwise(
-            S4, S4C, [v[0], v[1], v[2], v[3], a, use, guard[0], guard[1], guard[2]], dtype=(T, T, T, T), is_pure=False, pack=8
-        )
+    return settle(v, p, use * N, guard, T, N, 128, 8)
 
 
 @gluon.jit
-def peek(p, use, T: gl.constexpr, PACK: gl.constexpr):
-    """One tile of 16-bit values, PACK (8, 4, 2) contiguous per thread."""
-    a = p.to(gl.int64)
-    if PACK == 8:
-        return gl.inline_asm_elementwise(PH8, PH8C, [a, use], dtype=T, is_pure=False, pack=8)
-    elif PACK == 4:
-        return gl.inline_asm_elementwise(PH4, PH4C, [a, use], dtype=T, is_pure=False, pack=4)
-    else:
-        return gl.inline_asm_elementwise(PH2, PH2C, [a, use], dtype=T, is_pure=False, pack=2)
+def peek32(p, use, N: gl.constexpr, STRIDE: gl.constexpr, PACK: gl.constexpr):
+    """As ``peek`` for float32 values, PACK (4, 1) contiguous per thread."""
+    asm: gl.constexpr = peek_asm(N, PACK, PACK, STRIDE)
+    constraints: gl.constexpr = peek_constraints(N, PACK, PACK)
+    return run_asm(asm, constraints, (p.to(gl.int64), use), gl.float32, N, PACK)
 
 
 @gluon.jit
-def settle(v, p, use, guard, T: gl.constexpr, PACK: gl.constexpr):
-    a = p.to(gl.int64)
-    if PACK == 8:
-        return gl.inline_asm_elementwise(SH8, SH8C, [v, a, use, guard[0], guard[1], guard[2]], dtype=T, is_pure=False, pack=8)
-    elif PACK == 4:
-        return gl.inline_asm_elementwise(SH4, SH4C, [v, a, use, guard[0], guard[1], guard[2]], dtype=T, is_pure=False, pack=4)
-    else:
-        return gl.inline_asm_elementwise(SH2, SH2C, [v, a, use, guard[0], guard[1], guard[2]], dtype=T, is_pure=False, pack=2)
+def settle32(v, p, use, guard, N: gl.constexpr, STRIDE: gl.constexpr, PACK: gl.constexpr):
+    asm: gl.constexpr = settle_asm(N, PACK, PACK, STRIDE, False)
+    constraints: gl.constexpr = settle_constraints(N, PACK, PACK)
+    args = (p.to(gl.int64), use, guard[0], guard[1], guard[2])
+    return run_asm(asm, constraints, v + args, gl.float32, N, PACK)
 
 
 @gluon.jit
-def peek32(p, use, PACK: gl.constexpr):
-    """Float32 values, PACK (4, 1) contiguous per thread."""
-    a = p.to(gl.int64)
-    if PACK == 4:
-        return gl.inline_asm_elementwise(PF4, PF4C, [a, use], dtype=gl.float32, is_pure=False, pack=4)
-    else:
-        return gl.inline_asm_elementwise(PF1, PF1C, [a, use], dtype=gl.float32, is_pure=False, pack=1)
+def peek_some(p, left, PACK: gl.constexpr):
+    """One tile of float32 values, PACK (4, 2, 1) contiguous per thread; of each pack the first ``left`` (a tensor like p) are in use."""
+    asm: gl.constexpr = peek_asm(PACK, 1, PACK, 4)
+    constraints: gl.constexpr = peek_constraints(PACK, 1, PACK)
+    return run_asm(asm, constraints, (p.to(gl.int64), left), gl.float32, 1, PACK)[0]
 
 
 @gluon.jit
-def settle32(v, p, use, guard, PACK: gl.constexpr):
-    a = p.to(gl.int64)
-    if PACK == 4:
-        return gl.inline_asm_elementwise(SF4, SF4C, [v, a, use, guard[0], guard[1], guard[2]], dtype=gl.float32, is_pure=False, pack=4)
-    else:
-        return gl.inline_asm_elementwise(SF1, SF1C, [v, a, use, guard[0], guard[1], guard[2]], dtype=gl.float32, is_pure=False, pack=1)
+def settle_some(v, p, left, guard, PACK: gl.constexpr):
+    asm: gl.constexpr = settle_asm(PACK, 1, PACK, 4, False)
+    constraints: gl.constexpr = settle_constraints(PACK, 1, PACK)
+    return run_asm(asm, constraints, (v, p.to(gl.int64), left, guard[0], guard[1], guard[2]), gl.float32, 1, PACK)[0]
 
 
 @gluon.jit

@@ -19,7 +19,7 @@ from engine.weights import LayerWeights, ModelWeights
 
 PARITIES = 8  # activation buffers of this many consecutive layers exist side by side
 RESET_AHEAD = 2  # a writer clears the buffer of the layer that comes this many later
-MAX_SPLITS = 16
+MAX_SPLITS = 8
 KV_ROWS = 64  # positions of one KV unit
 SHARED_LIMIT = 232_448 - 5_120  # bytes; the rest is scratch of the compiler and barriers
 
@@ -33,10 +33,10 @@ class Mode:
     heads: int
     kv_heads: int
     ffn: int
-    segments_o: int
+    segments_o: int  # of one lane's columns
     segments_f: int
     splits: int
-    sums: int  # lanes whose partial sums are kept apart in the output of O and W2
+    sums: int  # lanes whose sums O and W2 keep apart: a block of rows is then ``sums`` units, one for the columns of each lane
     units_qkv: int
     units_o: int
     units_w13: int
@@ -130,7 +130,7 @@ class Plan:
 
     @property
     def at_m(self) -> int:  # as at_o, for W2
-        return _align(self.at_u + max(self.ffn, self.common.segments_f * self.kw))
+        return _align(self.at_u + max(self.ffn, self.common.sums * self.common.segments_f * self.kw))
 
     @property
     def at_e(self) -> int:  # [2, lanes, padded D]: sums over the other lanes, of O and of W2
@@ -217,9 +217,9 @@ def make_plan(
     past = [i for i, kind in enumerate(reductions) if kind == Reduction.PAST]
     window = next((w for w in config.layer_windows if w), 0)
     segments_d = segments(config.hidden_size, kw)
-    x_rows = max(32, segments_d, common.segments_o, common.segments_f)
+    x_rows = max(32, segments_d, *(m.sums * max(m.segments_o, m.segments_f) for m in (common, lane)))
     used = [common] * bool(common_layers) + [lane] * (common_layers < config.n_layers)
-    few = any(min(m.units_qkv, m.units_o, m.units_w13, m.units_w2) < m.ctas for m in used)
+    few = any(m.units_w13 < m.ctas for m in used)  # then some CTAs make nothing that would show how far they are
     return Plan(
         ctas=ctas,
         layers=config.n_layers,
@@ -262,7 +262,7 @@ def _mode(config: ModelConfig, ctas: int, lanes: int, parts: int, kw: int, sums:
     heads, kv_heads, ffn = config.n_heads // parts, config.n_kv_heads // parts, config.ffn_size // parts
     d, size = config.hidden_size, config.head_size
     rows_d = 64 // segments(d, kw)
-    segments_o, segments_f = segments(heads * size, kw), segments(ffn, kw)
+    segments_o, segments_f = segments(heads * size // sums, kw), segments(ffn // sums, kw)
     return Mode(
         ctas=ctas,
         lanes=lanes,
@@ -274,9 +274,9 @@ def _mode(config: ModelConfig, ctas: int, lanes: int, parts: int, kw: int, sums:
         splits=min(MAX_SPLITS, _power_of_two(max(1, ctas // (lanes * kv_heads)))),
         sums=sums,
         units_qkv=-(-(heads + 2 * kv_heads) * size // rows_d),
-        units_o=-(-d // (64 // segments_o)),
+        units_o=sums * -(-d // (64 // segments_o)),
         units_w13=-(-2 * ffn // rows_d),
-        units_w2=-(-d // (64 // segments_f)),
+        units_w2=sums * -(-d // (64 // segments_f)),
     )
 
 
@@ -329,6 +329,8 @@ def unsupported(config: ModelConfig, ctas: int) -> str | None:
     present = _present_layers(config)
     if present == config.n_layers or Reduction.PRESENT in reductions[present:]:
         return "layers with present sums after others"
+    if present and config.lane_norms:
+        return "present sums with norms per lane"
     past = [i for i, kind in enumerate(reductions) if kind == Reduction.PAST]
     if past and (past != list(range(past[0], config.n_layers)) or not 1 <= config.delay <= 2):
         return f"this pattern of delayed sums (delay {config.delay})"
@@ -354,7 +356,7 @@ def pack_rows(w: Tensor, boxes: int, out: Tensor) -> None:
         padded = w.new_zeros(out.shape[0] * per_unit, pieces * kw)
         padded[:rows, :columns] = w
     view = padded.view(out.shape[0], per_unit, pieces, boxes, 64).permute(0, 3, 1, 2, 4)
-    out.view(out.shape[0], boxes, per_unit, pieces, 64).copy_(view)
+    out.unflatten(2, (per_unit, pieces)).copy_(view)
 
 
 def interleave_gates(gate: Tensor, up: Tensor, per_unit: int) -> Tensor:
@@ -393,28 +395,33 @@ def pack(config: ModelConfig, weights: ModelWeights, plan: Plan) -> Tensor:
         for lane in range(plan.lanes):
             group, a = divmod(lane, plan.group_lanes)
             at = plan.first_lane_unit + group * plan.units_group + (index - plan.common_layers) * plan.lane.units_layer
-            _pack_lane(plan, plan.lane, packed, at, a, (layer.wqkv[lane], layer.wo[lane], layer.w13[lane], layer.w2[lane]))
+            _pack_lane(plan, plan.lane, packed, at, a, (layer.wqkv[lane], layer.wo[lane : lane + 1], layer.w13[lane], layer.w2[lane : lane + 1]))
     pack_rows(weights.head, plan.boxes, packed[plan.first_head_unit :])
     return packed
 
 
-def _pack_lane(plan: Plan, mode: Mode, packed: Tensor, at: int, index: int, matrices: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
-    """Pack lane ``index`` of a group's layer, whose units start at ``at``: QKV of all its lanes, then O of all, W13, W2."""
+def _pack_lane(plan: Plan, mode: Mode, packed: Tensor, at: int, index: int, matrices: tuple[Tensor, ...]) -> None:
+    """Pack lane ``index`` of a group's layer, whose units start at ``at``: QKV of all its lanes, then O of all, W13, W2.
+
+    ``matrices``: wqkv [rows, D], wo [sums, D, columns], w13 [rows, D], w2 [sums, D, columns].
+    """
     wqkv, wo, w13, w2 = matrices
     gate, up = w13.chunk(2)
-    parts = (wqkv, permute_heads(wo, plan.head_size, plan.kw), interleave_gates(gate, up, plan.rows), w2)
+    wo = torch.stack([permute_heads(w, plan.head_size, plan.kw) for w in wo])
+    parts = (wqkv[None], wo, interleave_gates(gate, up, plan.rows)[None], w2)
     for units, matrix in zip((mode.units_qkv, mode.units_o, mode.units_w13, mode.units_w2), parts, strict=True):
-        start = at + index * units
-        pack_rows(matrix, plan.boxes, packed[start : start + units])
+        start, lanes = at + index * units, len(matrix)
+        blocks = packed[start : start + units].view(units // lanes, lanes, plan.boxes, 64, 64)
+        for k, w in enumerate(matrix):
+            pack_rows(w, plan.boxes, blocks[:, k])
         at += mode.lanes * units
 
 
 def _joined(config: ModelConfig, layer: LayerWeights) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The layer as one lane: q rows of all lanes, then k, then v; columns of wo and w2 side by side."""
+    """The layer as one lane: q rows of all lanes, then k, then v; gates of all lanes, then ups."""
     size = config.head_size
     sizes = [config.heads_per_lane * size, config.kv_heads_per_lane * size, config.kv_heads_per_lane * size]
     wqkv = torch.cat([part.flatten(0, 1) for part in layer.wqkv.split(sizes, dim=1)])
     gate, up = layer.w13.chunk(2, dim=1)
     w13 = torch.cat([gate.flatten(0, 1), up.flatten(0, 1)])
-    wo, w2 = (w.transpose(0, 1).flatten(1) for w in (layer.wo, layer.w2))
-    return wqkv, wo, w13, w2
+    return wqkv, layer.wo, w13, layer.w2

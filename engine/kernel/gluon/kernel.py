@@ -1,0 +1,757 @@
+"""The persistent decode kernel: a producer warp streams weights and KV through a ring, one consumer warpgroup computes.
+
+Life of a token: embedding; per layer norm + QKV + rotary + KV append, attention, O, norm + gate/up, W2; head; choice of the token; step. A CTA
+meets the others only through the activation buffers (see flags.py). Layers of ``Plan.common`` are computed by all CTAs, those of
+``Plan.lane`` by each group for its own lanes, one lane after the other, so that one lane's values travel while the other's weights are
+multiplied.
+
+Steps are numbered by arrivals at a counter: ``step`` counts this CTA's arrivals; a value made in a step d is there when all CTAs
+arrived at step d + 1.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+
+from engine.kernel.gluon.attention import attend, combine, span, taken
+from engine.kernel.gluon.flags import (
+    arrive,
+    at_place,
+    clock,
+    cta_barrier,
+    fence,
+    fence_copy_engine,
+    load_relaxed,
+    peek,
+    peek32,
+    peek_tiles,
+    put,
+    settle,
+    settle32,
+    settle_tiles,
+    wait_count,
+)
+from engine.kernel.gluon.gemv import DELTA, GATE, QKV, advance, run_head, run_lane_units, run_units, share, stage
+from engine.kernel.gluon.sample import choose, finish_launch, publish, read_stop, report_token
+
+# Places of engine.kernel.control.PLACES
+AT_QKV = gl.constexpr(1)
+AT_ATTENTION = gl.constexpr(3)
+AT_O = gl.constexpr(4)
+AT_W13 = gl.constexpr(5)
+AT_W2 = gl.constexpr(6)
+AT_HEAD = gl.constexpr(7)
+AT_SAMPLE = gl.constexpr(8)
+AT_REDUCE = gl.constexpr(10)
+
+PARITIES = gl.constexpr(8)
+RESET_AHEAD = gl.constexpr(2)
+
+
+# --- producer -------------------------------------------------------------------------------------------------------------
+
+
+@gluon.jit
+def begin_slot(C: gl.constexpr, full, empty, at, run):
+    """Wait until the slot is free and at most ``in_flight`` units are on their way. (A fresh barrier lets the phase before its first pass.)"""
+    slot, phase = at
+    wraps = (slot < C.in_flight).to(gl.int32)
+    mbarrier.wait(empty.index(slot), phase ^ 1, pred=run)
+    mbarrier.wait(full.index(slot + wraps * C.slots - C.in_flight), phase ^ wraps, pred=run)
+
+
+@gluon.jit
+def feed(C: gl.constexpr, weights, ring, full, empty, at, unit, n, run, CTAS: gl.constexpr, TOGETHER: gl.constexpr):
+    """Copy n blocks of TOGETHER units from ``unit`` on, CTAS blocks apart. Returns the new ring place."""
+    for k in range(n * TOGETHER):
+        begin_slot(C, full, empty, at, run)
+        slot = at[0]
+        row = (unit + k // TOGETHER * (CTAS * TOGETHER) + k % TOGETHER) * (C.boxes * 64)
+        mbarrier.expect(full.index(slot), C.boxes * 8192, pred=run)
+        for j in gl.static_range(gl.constexpr(C.boxes)):
+            tma.async_copy_global_to_shared(weights, [row + 64 * j, 0], full.index(slot), ring.index(slot * C.boxes + j), pred=run)
+        at = advance(C, at, 1)
+    return at
+
+
+@gluon.jit
+def feed_kv(C: gl.constexpr, keys, values, kv, full, empty, at, layer, head, pos, split, active, run, SPLITS: gl.constexpr):
+    """Copy this CTA's KV units of a layer. Returns the new ring place."""
+    HB: gl.constexpr = C.head_size // 32
+    start, units = span(C, layer, pos)
+    n = gl.where(active, (units - split + SPLITS - 1) // SPLITS, 0)
+    first = (layer * C.kv_heads + head) * C.context + start
+    for k in range(n):
+        begin_slot(C, full, empty, at, run)
+        slot = at[0]
+        row = first + 64 * taken(units, split, k, SPLITS)
+        base = slot * (2 * C.boxes)
+        mbarrier.expect(full.index(slot), 2 * HB * 4096, pred=run)
+        for j in gl.static_range(HB):
+            tma.async_copy_global_to_shared(keys, [row, 32 * j], full.index(slot), kv.index(base + j), pred=run)
+        for j in gl.static_range(HB):
+            tma.async_copy_global_to_shared(values, [row, 32 * j], full.index(slot), kv.index(base + HB + j), pred=run)
+        at = advance(C, at, 1)
+    return at
+
+
+@gluon.jit
+def before_gate(C: gl.constexpr, n):
+    """Units of a token that may be copied before its start is certain: no KV among them, and the ring takes no more anyway."""
+    return gl.minimum(n, C.slots)
+
+
+@gluon.jit
+def gate(token_bar, halt, tok, run):
+    """Wait until the token has begun (every CTA has finished the one before); false when the generation ended instead."""
+    mbarrier.wait(token_bar, tok & 1, pred=run)
+    go = run & (load_relaxed(halt) == 0)
+    fence_copy_engine()
+    return go
+
+
+@gluon.jit
+def feed_first(C: gl.constexpr, weights, ring, full, empty, token_bar, halt, at, tok, unit, n, run, CTAS: gl.constexpr):
+    """The first units of a token, with the gate between those that are copied ahead and the others."""
+    ahead = before_gate(C, n)
+    at = feed(C, weights, ring, full, empty, at, unit, ahead, run, CTAS, 1)
+    run = gate(token_bar, halt, tok, run)
+    return feed(C, weights, ring, full, empty, at, unit + ahead * CTAS, n - ahead, run, CTAS, 1), run
+
+
+@gluon.jit
+def producer(weights, keys, values, ring, kv, full, empty, token_bar, halts, pid, position, C: gl.constexpr):
+    """Issue the copies of all units of token after token, in the order in which the consumer takes them."""
+    Q: gl.constexpr = C.common
+    G: gl.constexpr = C.lane
+    halt = halts + pid
+    group = pid // G.ctas
+    rank = pid % G.ctas
+    item = rank // G.splits
+    lane_head = (group * C.group_lanes + item // G.kv_heads) * G.kv_heads + item % G.kv_heads
+    at = (pid * 0, pid * 0)
+    tok = pid * 0
+    run = pid >= 0
+    while run:
+        pos = position + tok
+        for layer in range(C.common_layers):
+            unit = layer * Q.units_layer
+            first, n = share(unit, Q.units_qkv, pid, Q.ctas, 1)
+            if layer == 0:
+                at, run = feed_first(C, weights, ring, full, empty, token_bar, halt, at, tok, unit + first, n, run, Q.ctas)
+            else:
+                at = feed(C, weights, ring, full, empty, at, unit + first, n, run, Q.ctas, 1)
+            at = feed_kv(C, keys, values, kv, full, empty, at, layer, pid // Q.splits, pos, pid % Q.splits, pid // Q.splits < Q.kv_heads, run, Q.splits)
+            unit += Q.units_qkv
+            first, n = share(unit, Q.units_o, pid, Q.ctas, Q.sums)
+            at = feed(C, weights, ring, full, empty, at, unit + first * Q.sums, n, run, Q.ctas, Q.sums)
+            unit += Q.units_o
+            first, n = share(unit, Q.units_w13, pid, Q.ctas, 1)
+            at = feed(C, weights, ring, full, empty, at, unit + first, n, run, Q.ctas, 1)
+            unit += Q.units_w13
+            first, n = share(unit, Q.units_w2, pid, Q.ctas, Q.sums)
+            at = feed(C, weights, ring, full, empty, at, unit + first * Q.sums, n, run, Q.ctas, Q.sums)
+        for layer in range(C.common_layers, C.layers):
+            unit = (layer - C.common_layers) * G.units_layer
+            base = C.first_lane_unit + group * C.units_group
+            first, n = share(unit, G.lanes * G.units_qkv, rank, G.ctas, 1)
+            if (layer == 0) & (C.common_layers == 0):
+                at, run = feed_first(C, weights, ring, full, empty, token_bar, halt, at, tok, base + unit + first, n, run, G.ctas)
+            else:
+                at = feed(C, weights, ring, full, empty, at, base + unit + first, n, run, G.ctas, 1)
+            at = feed_kv(C, keys, values, kv, full, empty, at, layer, lane_head, pos, rank % G.splits, item < G.lanes * G.kv_heads, run, G.splits)
+            unit += G.lanes * G.units_qkv
+            first, n = share(unit, G.lanes * (G.units_lane - G.units_qkv), rank, G.ctas, 1)
+            at = feed(C, weights, ring, full, empty, at, base + unit + first, n, run, G.ctas, 1)
+        first, n = share(0, C.units_head, pid, C.ctas, 1)
+        at = feed(C, weights, ring, full, empty, at, C.first_head_unit + first, n, run, C.ctas, 1)
+        tok += 1
+
+
+# --- consumer: hidden state -------------------------------------------------------------------------------------------------
+
+
+@gluon.jit
+def load_tiles(p, N: gl.constexpr):
+    """N tiles of read-only values at p, 64 columns apart."""
+    v = ()
+    for j in gl.static_range(N):
+        v = v + (gl.load(p + 64 * j, cache_modifier=".cg"),)
+    return v
+
+
+@gluon.jit
+def embed(C: gl.constexpr, table, token, xo):
+    """Row ``token`` of the embedding as float32 tiles."""
+    h = ()
+    p = table + token.to(gl.int64) * C.hidden
+    for j in gl.static_range(gl.constexpr(C.boxes)):
+        h = h + (gl.load(p + xo + 64 * j, mask=xo + 64 * j < C.hidden, other=0.0).to(gl.float32),)
+    return h
+
+
+@gluon.jit
+def scaled_sum(h, v, e, scale, C: gl.constexpr):
+    """h + scale * v + e."""
+    r = ()
+    for j in gl.static_range(gl.constexpr(C.boxes)):
+        r = r + (h[j] + v[j].to(gl.float32) * scale + e[j].to(gl.float32),)
+    return r
+
+
+@gluon.jit
+def plain_sum(h, v, C: gl.constexpr):
+    r = ()
+    for j in gl.static_range(gl.constexpr(C.boxes)):
+        r = r + (h[j] + v[j].to(gl.float32),)
+    return r
+
+
+@gluon.jit
+def inverse_rms(h, C: gl.constexpr):
+    """(1 / rms, sum of squares) of the tiles; rows that repeat others are counted once."""
+    t = h[0] * h[0]
+    for j in gl.static_range(1, gl.constexpr(C.boxes)):
+        t += h[j] * h[j]
+    squares = gl.sum(gl.sum(t, axis=1), axis=0) * (C.segments_d / t.shape[0])
+    return 1.0 / gl.sqrt(squares * (1.0 / C.hidden) + C.eps), squares
+
+
+@gluon.jit
+def weighted(h, r, w, C: gl.constexpr):
+    """h * r * w."""
+    x = ()
+    for j in gl.static_range(gl.constexpr(C.boxes)):
+        x = x + (h[j] * r * w[j].to(gl.float32),)
+    return x
+
+
+@gluon.jit
+def stage_normed(C: gl.constexpr, xs, h, w, bad, layer, T: gl.constexpr):
+    """Stage norm(h) * w; returns the first layer whose state was not finite (or ``bad``)."""
+    r, squares = inverse_rms(h, C)
+    stage(xs, weighted(h, r, w, C), T, C.boxes)
+    return gl.where((bad < 0) & ((squares - squares) != 0.0), layer, bad)
+
+
+@gluon.jit
+def rotated(hs, h, LANES: gl.constexpr):
+    """The lanes' states with the first taken out and h put at the end."""
+    r = ()
+    for k in gl.static_range(1, LANES):
+        r = r + (hs[k],)
+    return r + (h,)
+
+
+@gluon.jit
+def begin_step(counter):
+    cta_barrier()
+    arrive(counter)
+
+
+@gluon.jit
+def at_layer(act, n, C: gl.constexpr):
+    """Activation buffer of running layer n (it may be negative: a buffer that is not read)."""
+    return act + (n & (PARITIES - 1)) * C.act
+
+
+@gluon.jit
+def clear_distance(n, size: gl.constexpr):
+    """From the buffer of running layer n to the one to clear."""
+    return (((n + RESET_AHEAD) & (PARITIES - 1)) - (n & (PARITIES - 1))) * size
+
+
+@gluon.jit
+def record(trace, pid, at, t0, tw, t1, C: gl.constexpr):
+    """Profile of one step, clock of this multiprocessor: begin, others ready (begin where not taken), input staged, end."""
+    if C.profile:
+        p = trace + (pid * C.steps + at) * 4
+        gl.store(p, t0)
+        gl.store(p + 1, tw)
+        gl.store(p + 2, t1)
+        gl.store(p + 3, clock())
+
+
+@gluon.jit
+def now(C: gl.constexpr, pid):
+    if C.profile:
+        return clock()
+    else:
+        return pid.to(gl.int64)
+
+
+@gluon.jit
+def make_delayed_sums(C: gl.constexpr, act, n, pid, guard, T: gl.constexpr):
+    """This CTA's columns of the sums over the other lanes: of O in running layer n - delay + 1 and of W2 in layer n - delay."""
+    L: gl.constexpr = gl.BlockedLayout([C.lanes, 2], [1, 32], [1, 4], [1, 0])
+    t = gl.arange(0, 256, layout=gl.SliceLayout(0, L))
+    lane = gl.arange(0, C.lanes, layout=gl.SliceLayout(1, L))[:, None]
+    mlp = t >= 128
+    col = pid * C.presum_columns + (t & 127)
+    made = gl.where(mlp, n - C.delay, n - C.delay + 1)
+    use = (made >= 0) & ((t & 127) < C.presum_columns) & (col < C.hidden)
+    src = at_layer(act, made, C) + gl.where(mlp, C.at_m, C.at_o) + col
+    p = src[None, :] + (1 + lane) * C.padded_hidden
+    used = gl.broadcast(use.to(gl.int32)[None, :], p)[0]
+    v = settle(peek(p, used, 1, 0, 2), p, used, guard, T, 1, 0, 2)[0].to(gl.float32)
+    e = (gl.sum(v, axis=0)[None, :] - v).to(T)
+    dst = at_layer(act, made, C) + C.at_e + gl.where(mlp, C.lanes * C.padded_hidden, 0) + col
+    put(dst[None, :] + lane * C.padded_hidden, clear_distance(made, C.act)[None, :], e, use[None, :])
+
+
+# --- consumer: layers ---------------------------------------------------------------------------------------------------------
+
+
+@gluon.jit
+def delta_phase(C: gl.constexpr, ring, full, empty, x, at, unit, units: gl.constexpr, total, own, pid, SEG: gl.constexpr, Q: gl.constexpr):
+    """O or W2 of a common layer. ``total``, ``own``: (pointer, distance to clear) of the sum over the lanes and of each lane's own."""
+    first, n = share(unit, units, pid, Q.ctas, Q.sums)
+    if Q.sums == 1:
+        return run_units(C, ring, full, empty, x, at, first, n, total, SEG, DELTA, Q)
+    else:
+        return run_lane_units(C, ring, full, empty, x, at, first, n, total, own, SEG, Q.sums, Q)
+
+
+@gluon.jit
+def lane_tiles(C: gl.constexpr, xs, SEG: gl.constexpr, LANES: gl.constexpr, T: gl.constexpr):
+    """(where the input of all lanes is staged, the same cut into the tiles that ``run_lane_units`` takes)."""
+    ROWS: gl.constexpr = LANES * SEG if LANES * SEG > 8 else 8
+    staged = xs._reinterpret(T, [C.boxes, ROWS, 64], xs.layout)
+    if (LANES == 1) or (SEG < 8):
+        return staged, staged
+    else:
+        return staged, xs._reinterpret(T, [C.boxes * LANES, SEG, 64], xs.layout)
+
+
+@gluon.jit
+def common_layer(mem, buf, model, h, at, step, bad, layer, tok, pos, pid, xo, guard, trace, T: gl.constexpr, C: gl.constexpr):
+    """One layer computed by all CTAs. h: tiles of the hidden state without the last layer's W2. Returns h, at, step, bad."""
+    ring, kv, xs, full, empty = mem
+    act, lse, counters, unused = buf
+    norms, bias, cos, sin, kcache, vcache = model
+    Q: gl.constexpr = C.common
+    H: gl.constexpr = C.head_size
+    COPIES: gl.constexpr = C.lanes if C.lane_norms else 1
+    n = tok * C.layers + layer
+    a = at_layer(act, n, C)
+    ahead = clear_distance(n, C.act)
+    sums = tok * C.common_layers + layer  # the sums over the lanes have buffers of their own count: only common layers write them
+    a_sum = at_layer(act, sums, C)
+    ahead_sum = clear_distance(sums, C.act)
+    unit = layer * Q.units_layer
+    xd = xs._reinterpret(T, [C.boxes, C.segments_d if C.segments_d > 8 else 8, 64], xs.layout)
+    # norm and QKV
+    t0 = now(C, pid)
+    guard = at_place(guard, AT_QKV, layer, pid)
+    begin_step(counters)
+    step += 1
+    w = load_tiles(norms + 2 * layer * COPIES * C.padded_hidden + xo, C.boxes)
+    wait_count(counters, step * Q.ctas - C.early, guard)
+    tw = now(C, pid)
+    use = (layer > 0).to(gl.int32)
+    p = at_layer(act, sums - 1, C) + C.at_m + xo
+    h = plain_sum(h, settle_tiles(peek_tiles(p, use, C.boxes), p, use, guard, T, C.boxes), C)
+    bad = stage_normed(C, xd, h, w, bad, layer, T)
+    t1 = now(C, pid)
+    first, units = share(unit, Q.units_qkv, pid, Q.ctas, 1)
+    at = run_units(C, ring, full, empty, xd, at, first, units, (a + C.at_qkv, ahead, bias + layer * C.qkv_rows), C.segments_d, QKV, Q)
+    record(trace, pid, layer * 5, t0, tw, t1, C)
+    # attention
+    t0 = now(C, pid)
+    guard = at_place(guard, AT_ATTENTION, layer, pid)
+    begin_step(counters)
+    step += 1
+    t1 = now(C, pid)
+    head = pid // Q.splits
+    split = pid % Q.splits
+    ratio: gl.constexpr = Q.heads // Q.kv_heads
+    qkv = a + C.at_qkv
+    new = (qkv + (Q.heads + head) * H, qkv + (Q.heads + Q.kv_heads + head) * H)
+    row = ((layer * C.kv_heads + head).to(gl.int64) * C.context + pos) * H
+    out = head * ratio * Q.splits + split
+    logs = lse + (n & (PARITIES - 1)) * (C.heads * C.max_splits)
+    qs = xs._reinterpret(T, [2 * C.boxes, 64, 32], kv.layout)
+    at = attend(C, kv, full, empty, qs, at, layer, pos, split, head < Q.kv_heads, qkv + head * (ratio * H), new, (kcache + row, vcache + row),
+                cos + pos * (H // 2), sin + pos * (H // 2), a + C.at_part + out * H, logs + out, ahead,
+                clear_distance(n, C.heads * C.max_splits), counters, step * Q.ctas - C.early, guard, ratio, Q.splits)  # fmt: skip
+    record(trace, pid, layer * 5 + 1, t0, t1, t1, C)
+    # output projection
+    t0 = now(C, pid)
+    guard = at_place(guard, AT_O, layer, pid)
+    begin_step(counters)
+    step += 1
+    wait_count(counters, step * Q.ctas - C.early, guard)
+    tw = now(C, pid)
+    start, parts = span(C, layer, pos)
+    staged, x = lane_tiles(C, xs, Q.segments_o, Q.sums, T)
+    x_heads = combine(C, a + C.at_part, logs, gl.minimum(parts, Q.splits), guard, Q.heads, Q.segments_o * Q.sums, Q.splits)
+    stage(staged, x_heads, T, C.boxes)
+    t1 = now(C, pid)
+    unit += Q.units_qkv
+    at = delta_phase(C, ring, full, empty, x, at, unit, Q.units_o, (a_sum + C.at_o, ahead_sum), (a + C.at_o + C.padded_hidden, ahead), pid,
+                     Q.segments_o, Q)  # fmt: skip
+    record(trace, pid, layer * 5 + 2, t0, tw, t1, C)
+    # norm, gate and up
+    t0 = now(C, pid)
+    guard = at_place(guard, AT_W13, layer, pid)
+    begin_step(counters)
+    step += 1
+    w = load_tiles(norms + (2 * layer + 1) * COPIES * C.padded_hidden + xo, C.boxes)
+    wait_count(counters, step * Q.ctas - C.early, guard)
+    tw = now(C, pid)
+    p = a_sum + C.at_o + xo
+    h = plain_sum(h, settle_tiles(peek_tiles(p, 1, C.boxes), p, 1, guard, T, C.boxes), C)
+    bad = stage_normed(C, xd, h, w, bad, layer, T)
+    t1 = now(C, pid)
+    unit += Q.units_o
+    first, units = share(unit, Q.units_w13, pid, Q.ctas, 1)
+    at = run_units(C, ring, full, empty, xd, at, first, units, (a + C.at_u, ahead), C.segments_d, GATE, Q)
+    record(trace, pid, layer * 5 + 3, t0, tw, t1, C)
+    # down projection
+    t0 = now(C, pid)
+    guard = at_place(guard, AT_W2, layer, pid)
+    begin_step(counters)
+    step += 1
+    if C.exchange:
+        make_delayed_sums(C, act, n, pid, at_place(guard, AT_REDUCE, layer, pid), T)
+    wait_count(counters, step * Q.ctas - C.early, guard)
+    tw = now(C, pid)
+    staged, x = lane_tiles(C, xs, Q.segments_f, Q.sums, T)
+    stage_hidden(C, staged, a + C.at_u, guard, T, Q.segments_f * Q.sums)
+    t1 = now(C, pid)
+    unit += Q.units_w13
+    at = delta_phase(C, ring, full, empty, x, at, unit, Q.units_w2, (a_sum + C.at_m, ahead_sum), (a + C.at_m + C.padded_hidden, ahead), pid,
+                     Q.segments_f, Q)  # fmt: skip
+    record(trace, pid, layer * 5 + 4, t0, tw, t1, C)
+    return h, at, step, bad
+
+
+@gluon.jit
+def stage_hidden(C: gl.constexpr, xf, u, guard, T: gl.constexpr, SEG: gl.constexpr):
+    """Stage the FFN activations u [SEG * KW]."""
+    LX: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    NX: gl.constexpr = SEG if SEG > 8 else 8
+    r = gl.arange(0, NX, layout=gl.SliceLayout(1, LX)) & (SEG - 1)
+    p = u + r[:, None] * C.kw + gl.arange(0, 64, layout=gl.SliceLayout(0, LX))[None, :]
+    stage(xf, settle_tiles(peek_tiles(p, 1, C.boxes), p, 1, guard, T, C.boxes), T, C.boxes)
+
+
+@gluon.jit
+def lane_update(C: gl.constexpr, act, h, own, delayed, use, past, counter, target, guard, T: gl.constexpr):
+    """h of one lane after a block: + its own output (pointer ``own``) + the other lanes' delayed sum (pointer ``delayed``)."""
+    e = peek_tiles(delayed, past, C.boxes)
+    v = peek_tiles(own, use, C.boxes)
+    wait_count(counter, target, guard)
+    v = settle_tiles(v, own, use, guard, T, C.boxes)
+    e = settle_tiles(e, delayed, past, guard, T, C.boxes)
+    return scaled_sum(h, v, e, gl.where(past != 0, 1.0, C.own_scale), C)
+
+
+@gluon.jit
+def lane_layer(mem, buf, model, hs, at, step, bad, layer, tok, pos, pid, xo, guard, trace, T: gl.constexpr, C: gl.constexpr):
+    """One layer of this group's lanes. hs: per lane the tiles of its state without the last layer's W2. Returns hs, at, step, bad."""
+    ring, kv, xs, full, empty = mem
+    act, lse, counters, group = buf
+    norms, bias, cos, sin, kcache, vcache = model
+    G: gl.constexpr = C.lane
+    H: gl.constexpr = C.head_size
+    LANES: gl.constexpr = C.group_lanes
+    NORMS: gl.constexpr = C.lanes if C.lane_norms else 1
+    QKV_LANE: gl.constexpr = (G.heads + 2 * G.kv_heads) * H
+    counter = counters + 32 * (1 + group)
+    rank = pid % G.ctas
+    n = tok * C.layers + layer
+    a = at_layer(act, n, C)
+    ahead = clear_distance(n, C.act)
+    unit = (layer - C.common_layers) * G.units_layer
+    trace_at = C.common_layers * 5 + (layer - C.common_layers) * (1 + 4 * LANES)
+    xd = xs._reinterpret(T, [C.boxes, C.segments_d if C.segments_d > 8 else 8, 64], xs.layout)
+    # norm and QKV, lane after lane
+    guard = at_place(guard, AT_QKV, layer, pid)
+    for k in range(LANES):
+        t0 = now(C, pid)
+        lane = group * LANES + k
+        begin_step(counter)
+        step += 1
+        w = load_tiles(norms + (2 * layer * NORMS + (lane if C.lane_norms else 0)) * C.padded_hidden + xo, C.boxes)
+        h = after_mlp(C, act, hs[0], n, layer, lane, counter, step, xo, guard, T)
+        bad = stage_normed(C, xd, h, w, bad, layer, T)
+        hs = rotated(hs, h, LANES)
+        t1 = now(C, pid)
+        first, units = share(unit, G.units_qkv, rank, G.ctas, 1)
+        at = run_units(C, ring, full, empty, xd, at, first, units, (a + C.at_qkv + lane * QKV_LANE, ahead, bias), C.segments_d, QKV, G)
+        unit += G.units_qkv
+        record(trace, pid, trace_at + k, t0, t0, t1, C)
+    # attention: each CTA serves one lane
+    t0 = now(C, pid)
+    guard = at_place(guard, AT_ATTENTION, layer, pid)
+    item = rank // G.splits
+    split = rank % G.splits
+    mine = item // G.kv_heads
+    lane = group * LANES + mine
+    head = item % G.kv_heads
+    begin_step(counter)
+    step += 1
+    target = (step + 1 - LANES + mine) * G.ctas
+    t1 = now(C, pid)
+    ratio: gl.constexpr = G.heads // G.kv_heads
+    qkv = a + C.at_qkv + lane * QKV_LANE
+    out = (lane * G.heads + head * ratio) * G.splits + split
+    logs = lse + (n & (PARITIES - 1)) * (C.heads * C.max_splits)
+    qs = xs._reinterpret(T, [2 * C.boxes, 64, 32], kv.layout)
+    new = (qkv + (G.heads + head) * H, qkv + (G.heads + G.kv_heads + head) * H)
+    row = ((layer * C.kv_heads + lane * G.kv_heads + head).to(gl.int64) * C.context + pos) * H
+    at = attend(C, kv, full, empty, qs, at, layer, pos, split, item < LANES * G.kv_heads, qkv + head * (ratio * H), new,
+                (kcache + row, vcache + row), cos + pos * (H // 2), sin + pos * (H // 2), a + C.at_part + out * H, logs + out, ahead,
+                clear_distance(n, C.heads * C.max_splits), counter, target, guard, ratio, G.splits)  # fmt: skip
+    record(trace, pid, trace_at + LANES, t0, t1, t1, C)
+    # output projection
+    guard = at_place(guard, AT_O, layer, pid)
+    start, parts = span(C, layer, pos)
+    xq = xs._reinterpret(T, [C.boxes, G.segments_o if G.segments_o > 8 else 8, 64], xs.layout)
+    for k in range(LANES):
+        t0 = now(C, pid)
+        lane = group * LANES + k
+        begin_step(counter)
+        step += 1
+        wait_count(counter, (step - k) * G.ctas, guard)
+        tw = now(C, pid)
+        at_head = lane * G.heads * G.splits
+        x = combine(C, a + C.at_part + at_head * H, logs + at_head, gl.minimum(parts, G.splits), guard, G.heads, G.segments_o, G.splits)
+        stage(xq, x, T, C.boxes)
+        t1 = now(C, pid)
+        first, units = share(unit, G.units_o, rank, G.ctas, 1)
+        ctx = (a + C.at_o + (1 + lane) * C.padded_hidden, ahead)
+        at = run_units(C, ring, full, empty, xq, at, first, units, ctx, G.segments_o, DELTA, G)
+        unit += G.units_o
+        record(trace, pid, trace_at + LANES + 1 + k, t0, tw, t1, C)
+    # norm, gate and up
+    guard = at_place(guard, AT_W13, layer, pid)
+    past = (layer >= C.past_from).to(gl.int32)
+    for k in range(LANES):
+        t0 = now(C, pid)
+        lane = group * LANES + k
+        begin_step(counter)
+        step += 1
+        w = load_tiles(norms + ((2 * layer + 1) * NORMS + (lane if C.lane_norms else 0)) * C.padded_hidden + xo, C.boxes)
+        own = a + C.at_o + (1 + lane) * C.padded_hidden + xo
+        delayed = at_layer(act, n - C.delay, C) + C.at_e + lane * C.padded_hidden + xo
+        h = lane_update(C, act, hs[0], own, delayed, 1, past, counter, (step + 1 - LANES) * G.ctas, guard, T)
+        bad = stage_normed(C, xd, h, w, bad, layer, T)
+        hs = rotated(hs, h, LANES)
+        t1 = now(C, pid)
+        first, units = share(unit, G.units_w13, rank, G.ctas, 1)
+        at = run_units(C, ring, full, empty, xd, at, first, units, (a + C.at_u + lane * G.ffn, ahead), C.segments_d, GATE, G)
+        unit += G.units_w13
+        record(trace, pid, trace_at + 2 * LANES + 1 + k, t0, t0, t1, C)
+    # down projection
+    guard = at_place(guard, AT_W2, layer, pid)
+    xf = xs._reinterpret(T, [C.boxes, G.segments_f if G.segments_f > 8 else 8, 64], xs.layout)
+    for k in range(LANES):
+        t0 = now(C, pid)
+        lane = group * LANES + k
+        begin_step(counter)
+        step += 1
+        if C.exchange:
+            if k == 0:
+                make_delayed_sums(C, act, n, pid, at_place(guard, AT_REDUCE, layer, pid), T)
+        wait_count(counter, (step + 1 - LANES) * G.ctas, guard)
+        tw = now(C, pid)
+        stage_hidden(C, xf, a + C.at_u + lane * G.ffn, guard, T, G.segments_f)
+        t1 = now(C, pid)
+        first, units = share(unit, G.units_w2, rank, G.ctas, 1)
+        ctx = (a + C.at_m + (1 + lane) * C.padded_hidden, ahead)
+        at = run_units(C, ring, full, empty, xf, at, first, units, ctx, G.segments_f, DELTA, G)
+        unit += G.units_w2
+        record(trace, pid, trace_at + 3 * LANES + 1 + k, t0, tw, t1, C)
+    return hs, at, step, bad
+
+
+@gluon.jit
+def after_mlp(C: gl.constexpr, act, h, n, layer, lane, counter, step, xo, guard, T: gl.constexpr):
+    """State of a lane before layer ``layer`` (running number n): with the output of W2 of the layer before, if that was a layer of lanes."""
+    own = at_layer(act, n - 1, C) + C.at_m + (1 + lane) * C.padded_hidden + xo
+    delayed = at_layer(act, n - 1 - C.delay, C) + C.at_e + (C.lanes + lane) * C.padded_hidden + xo
+    use = (layer > C.common_layers).to(gl.int32)
+    past = ((layer > C.common_layers) & (layer > C.past_from)).to(gl.int32)
+    return lane_update(C, act, h, own, delayed, use, past, counter, (step + 1 - C.group_lanes) * C.lane.ctas, guard, T)
+
+
+# --- consumer: head -------------------------------------------------------------------------------------------------------------
+
+
+@gluon.jit
+def add_common(C: gl.constexpr, act, h, n, counters, step, xo, guard, T: gl.constexpr):
+    """h after the last common layer (n - 1 in the count of common layers). One step of all CTAs."""
+    begin_step(counters)
+    wait_count(counters, step * C.ctas - C.early, guard)
+    p = at_layer(act, n - 1, C) + C.at_m + xo
+    return plain_sum(h, settle_tiles(peek_tiles(p, 1, C.boxes), p, 1, guard, T, C.boxes), C)
+
+
+@gluon.jit
+def write_lane_sum(C: gl.constexpr, total, hs, norms, group, rank, pid, tok, xo):
+    """This CTA's columns of the sum over the group's lanes of what the head takes from each, float32, to ``total`` [4, groups, D]."""
+    NORMS: gl.constexpr = C.lanes if C.lane_norms else 1
+    COLUMNS: gl.constexpr = (C.hidden + 8 * C.lane.ctas - 1) // (8 * C.lane.ctas) * 8
+    y = ()
+    for k in gl.static_range(gl.constexpr(C.group_lanes)):
+        v = hs[k]
+        if C.head_mean:
+            lane = group * C.group_lanes + k
+            w = load_tiles(norms + (2 * C.layers * NORMS + (lane if C.lane_norms else 0)) * C.padded_hidden + xo, C.boxes)
+            r, squares = inverse_rms(v, C)
+            v = weighted(v, r * (1.0 / C.lanes), w, C)
+        if k == 0:
+            y = v
+        else:
+            y = plain_sum(y, v, C)
+    ahead = (((tok + 2) & 3) - (tok & 3)) * (C.groups * C.padded_hidden)
+    for j in gl.static_range(gl.constexpr(C.boxes)):
+        col = xo + 64 * j
+        put(total + ((tok & 3) * C.groups + group) * C.padded_hidden + col, ahead, y[j], (col // COLUMNS) == rank)
+
+
+@gluon.jit
+def read_lane_sum(C: gl.constexpr, total, tok, xo, guard):
+    """Sum over the groups."""
+    p = total + (tok & 3) * (C.groups * C.padded_hidden) + xo
+    N: gl.constexpr = C.boxes
+    v = ()
+    for g in gl.static_range(gl.constexpr(C.groups)):
+        v = v + (peek32(p + g * C.padded_hidden, N, N, 256, 4),)
+    y = settle32(v[0], p, N, guard, N, 256, 4)
+    for g in gl.static_range(1, gl.constexpr(C.groups)):
+        y = plain_sum(y, settle32(v[g], p + g * C.padded_hidden, N, guard, N, 256, 4), C)
+    return y
+
+
+@gluon.jit
+def consumer(mem, token_bar, halts, act, lse, total, words, counters, model, head_io, host, trace, pid, first_token, position,
+             C: gl.constexpr):  # fmt: skip
+    ring, kv, xs, full, empty = mem
+    norms, bias, cos, sin, kcache, vcache = model
+    table, logits, ints, floats = head_io
+    T: gl.constexpr = act.dtype.element_ty
+    LX: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    NX: gl.constexpr = C.segments_d if C.segments_d > 8 else 8
+    r = gl.arange(0, NX, layout=gl.SliceLayout(1, LX)) & (C.segments_d - 1)
+    xo = r[:, None] * C.kw + gl.arange(0, 64, layout=gl.SliceLayout(0, LX))[None, :]
+    group = pid // C.lane.ctas
+    rank = pid % C.lane.ctas
+    buf = (act, lse, counters, group)
+    abort = counters + 32 * 30
+    max_tokens = gl.load(ints)
+    guard = (abort.to(gl.int64), gl.load(ints + 5), pid)
+    xd = xs._reinterpret(T, [C.boxes, NX, 64], xs.layout)
+    token = first_token
+    tok = pid * 0
+    at = (pid * 0, pid * 0)
+    step = pid * 0
+    lane_step = pid * 0
+    going = pid >= 0
+    while going:
+        pos = position + tok
+        mbarrier.arrive(token_bar, count=1)
+        bad = pid * 0 - 1
+        h = embed(C, table, token, xo)
+        for layer in range(C.common_layers):
+            h, at, step, bad = common_layer(mem, buf, model, h, at, step, bad, layer, tok, pos, pid, xo, guard, trace, T, C)
+        t0 = now(C, pid)
+        guard = at_place(guard, AT_HEAD, C.common_layers, pid)
+        if C.common_layers > 0:
+            step += 1
+            h = add_common(C, act, h, (tok + 1) * C.common_layers, counters, step, xo, guard, T)
+        if C.common_layers < C.layers:
+            hs = ()
+            for k in gl.static_range(gl.constexpr(C.group_lanes)):
+                hs = hs + (h,)
+            for layer in range(C.common_layers, C.layers):
+                hs, at, lane_step, bad = lane_layer(mem, buf, model, hs, at, lane_step, bad, layer, tok, pos, pid, xo, guard, trace, T, C)
+            t0 = now(C, pid)
+            counter = counters + 32 * (1 + group)
+            guard = at_place(guard, AT_HEAD, C.layers, pid)
+            last = pid * 0 + C.layers
+            for k in range(C.group_lanes):
+                begin_step(counter)
+                lane_step += 1
+                h = after_mlp(C, act, hs[0], (tok + 1) * C.layers, last, group * C.group_lanes + k, counter, lane_step, xo, guard, T)
+                hs = rotated(hs, h, C.group_lanes)
+            write_lane_sum(C, total, hs, norms, group, rank, pid, tok, xo)
+            begin_step(counters)
+            step += 1
+            wait_count(counters, step * C.ctas, guard)
+            h = read_lane_sum(C, total, tok, xo, guard)
+        if (C.common_layers < C.layers) and C.head_mean:
+            stage(xd, h, T, C.boxes)
+        else:
+            w = load_tiles(norms + 2 * C.layers * (C.lanes if C.lane_norms else 1) * C.padded_hidden + xo, C.boxes)
+            bad = stage_normed(C, xd, h, w, bad, C.layers, T)
+        fence()
+        t1 = now(C, pid)
+        stop = read_stop(host, pid)
+        first, units = share(0, C.units_head, pid, C.ctas, 1)
+        at, best, where, wrong = run_head(C, ring, full, empty, xd, at, first, units, logits)
+        record(trace, pid, C.steps - 2, t0, t0, t1, C)
+        t0 = now(C, pid)
+        publish(words, tok, pid, best, where, wrong, bad, stop, counters, C)
+        begin_step(counters)
+        step += 1
+        guard = at_place(guard, AT_SAMPLE, C.layers, pid)
+        wait_count(counters, step * C.ctas, guard)
+        tw = now(C, pid)
+        token, state = choose(words, tok, ints, abort, max_tokens, guard, C)
+        t1 = now(C, pid)
+        report_token(host, pid, tok, token, state)
+        record(trace, pid, C.steps - 1, t0, tw, t1, C)
+        going = state == 0
+        tok += 1
+        if state != 0:
+            finish_launch(host, pid, state, abort, counters, pos)
+    # let the producer end: it has copied the first units of one more token
+    if C.common_layers > 0:
+        first, units = share(0, C.common.units_qkv, pid, C.ctas, 1)
+    else:
+        first, units = share(0, C.lane.lanes * C.lane.units_qkv, rank, C.lane.ctas, 1)
+    for k in range(before_gate(C, units)):
+        mbarrier.wait(full.index(at[0]), at[1])
+        at = advance(C, at, 1)
+    gl.store(halts + pid, 1)
+    fence()
+    cta_barrier()
+    mbarrier.arrive(token_bar, count=1)
+
+
+@gluon.jit(do_not_specialize=("first_token", "position"))
+def decode(weights, keys, values, act, lse, total, words, counters, halts, norms, bias, cos, sin, kcache, vcache, table, logits, ints, floats,
+           tokens, status, stop_word, error, trace, first_token, position, C: gl.constexpr):  # fmt: skip
+    """One launch, C.ctas programs, cooperative: decode from ``first_token`` at ``position`` until the generation ends.
+
+    weights: descriptor of [units * boxes * 64, 64], box [64, 64]; keys, values: of the KV cache [layers * K * context, h], box [64, 32].
+    act, lse, total, words: hand-over buffers, all ones at the start; counters, halts: zero at the start.
+    """
+    pid = gl.program_id(0)
+    T: gl.constexpr = act.dtype.element_ty
+    ring = gl.allocate_shared_memory(T, [C.boxes * C.slots, 64, 64], weights.layout)
+    xs = gl.allocate_shared_memory(T, [C.boxes, C.x_rows, 64], weights.layout)
+    kv = ring._reinterpret(T, [2 * C.boxes * C.slots, 64, 32], keys.layout)
+    full = gl.allocate_shared_memory(gl.int64, [C.slots, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [C.slots, 1], mbarrier.MBarrierLayout())
+    token_bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    for s in gl.static_range(gl.constexpr(C.slots)):
+        mbarrier.init(full.index(s), count=1)
+        mbarrier.init(empty.index(s), count=1)
+    mbarrier.init(token_bar, count=1)
+    fence_async_shared()
+    cta_barrier()
+    mem = (ring, kv, xs, full, empty)
+    model = (norms, bias, cos, sin, kcache, vcache)
+    gl.warp_specialize(
+        [
+            (consumer, (mem, token_bar, halts, act, lse, total, words, counters, model, (table, logits, ints, floats),
+                        (tokens, status, stop_word, error), trace, pid, first_token, position, C)),  # fmt: skip
+            (producer, (weights, keys, values, ring, kv, full, empty, token_bar, halts, pid, position, C)),
+        ],
+        [1],
+        [64],
+    )

@@ -1,0 +1,149 @@
+"""The fast path behind ``engine.kernel.path.KernelPath``: single-row decode on one Hopper GPU. It has no prefill of its own."""
+
+import torch
+from torch import Tensor
+
+from engine.config import ModelConfig
+from engine.kernel.cache import KVCache
+from engine.kernel.control import Control
+from engine.kernel.gluon.plan import KV_ROWS, PARITIES, Plan, make_plan, pack, unsupported
+from engine.kernel.params import ParamBlock
+from engine.weights import ModelWeights
+
+COUNTERS = 32 * 32  # int32 words, one counter per 128 bytes
+
+
+class GluonPath:
+    """Decode launches of one generation at a time; a prefill launch of another path precedes them on the same stream."""
+
+    name = "gluon"
+
+    @classmethod
+    def supports(cls, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> str | None:
+        if device.type != "cuda" or torch.version.cuda is None:
+            return "no NVIDIA GPU"
+        properties = torch.cuda.get_device_properties(device)
+        if properties.major != 9:
+            return f"{properties.name} is no Hopper GPU"
+        if dtype not in (torch.float16, torch.bfloat16):
+            return f"weights in {str(dtype).removeprefix('torch.')} (float16 and bfloat16 are taken)"
+        return unsupported(config, properties.multi_processor_count)
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: ModelWeights,
+        cache: KVCache,
+        control: Control,
+        params: ParamBlock,
+        device: torch.device,
+        **options: int,
+    ):
+        """``options``: see ``make_plan``. Packs a second copy of the matrices; ``weights`` may be freed except the embedding."""
+        ctas = torch.cuda.get_device_properties(device).multi_processor_count
+        self.plan = make_plan(config, cache.context_tokens, ctas, **options)
+        self.config, self.cache, self.control, self.params = config, cache, control, params
+        self.dtype = weights.embedding.dtype
+        self.embedding = weights.embedding
+        self.weights = pack(config, weights, self.plan)
+        self.norms = _norms(weights, self.plan)
+        self.bias = _biases(weights) if config.qkv_bias else self.norms
+        self.cos, self.sin = rope_tables(config, cache.context_tokens, device)
+        self._allocate(device)
+        self._descriptors()
+
+    def _allocate(self, device: torch.device) -> None:
+        plan = self.plan
+        sizes = {
+            "act": PARITIES * plan.act * 2,
+            "lse": PARITIES * plan.heads * plan.max_splits * 4,
+            "total": 4 * plan.groups * plan.padded_hidden * 4,
+            "words": 4 * (plan.ctas + 1) * 8,
+        }
+        types = {"act": self.dtype, "lse": torch.float32, "total": torch.float32, "words": torch.int64}
+        offsets, end = {}, 0
+        for name, size in sizes.items():
+            offsets[name] = end
+            end += -(-size // 256) * 256
+        self.flags = torch.empty(end, dtype=torch.uint8, device=device)
+        for name, size in sizes.items():
+            setattr(self, name, self.flags[offsets[name] : offsets[name] + size].view(types[name]))
+        self.counters = torch.zeros(COUNTERS + plan.ctas, dtype=torch.int32, device=device)
+        self.halts = self.counters[COUNTERS:]
+        self.logits = torch.empty(plan.vocab, dtype=torch.float32, device=device)
+        self.trace = torch.zeros(plan.ctas, plan.steps, 4, dtype=torch.int64, device=device)
+
+    def _descriptors(self) -> None:
+        from triton.experimental.gluon import language as gl
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+        bits16 = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}[self.dtype].primitive_bitwidth
+        weight_layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=bits16, rank=2)
+        kv_layout = gl.NVMMASharedLayout(swizzle_byte_width=64, element_bitwidth=bits16, rank=2)
+        size = self.plan.head_size
+        self.weight_rows = TensorDescriptor(self.weights, [self.weights.numel() // 64, 64], [64, 1], [64, 64], weight_layout)
+        self.keys, self.values = (
+            TensorDescriptor(t, [t.numel() // size, size], [size, 1], [KV_ROWS, 32], kv_layout) for t in (self.cache.k, self.cache.v)
+        )
+
+    def prefill(self, ids: Tensor, start: int, n: int) -> None:
+        raise NotImplementedError("The fast path decodes; another path fills the KV cache.")
+
+    def launch(self, first_token: int, position: int) -> None:
+        """See KernelPath.launch."""
+        self.reset()
+        self.decode(first_token, position)
+
+    def reset(self) -> None:
+        """Mark every hand-over value as not written."""
+        plan = self.plan
+        self.flags.fill_(255)
+        self.counters.zero_()
+        if plan.padded_hidden != plan.hidden:
+            act = self.act.view(PARITIES, plan.act)
+            for at in (plan.at_o, plan.at_m):
+                act[:, at : at + 2 * plan.padded_hidden].view(PARITIES, 2, -1)[:, :, plan.hidden :].zero_()
+        columns = plan.common.sums * plan.common.segments_f * plan.kw
+        if columns != plan.ffn:
+            self.act.view(PARITIES, plan.act)[:, plan.at_u + plan.ffn : plan.at_u + columns].zero_()
+
+    def decode(self, first_token: int, position: int) -> None:
+        """The decode launch alone; ``reset`` must precede it."""
+        from engine.kernel.gluon.kernel import decode
+
+        control, params = self.control, self.params
+        decode[(self.plan.ctas,)](
+            self.weight_rows, self.keys, self.values, self.act, self.lse, self.total, self.words, self.counters, self.halts,
+            self.norms, self.bias, self.cos, self.sin, self.cache.k, self.cache.v, self.embedding, self.logits, params.ints, params.floats,
+            control.ring, control.status, control.stop_word, control.error, self.trace, first_token, position, self.plan,
+            num_warps=4, launch_cooperative_grid=True,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Free the packed weights and the scratch."""
+        for name in ("weights", "weight_rows", "keys", "values", "flags", "act", "lse", "total", "words"):
+            setattr(self, name, None)
+
+
+def rope_tables(config: ModelConfig, context: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(cos, sin) [context, h / 2] float32."""
+    positions = torch.arange(context, device=device).float()
+    angles = positions[:, None] * config.rope_inverse_frequencies().to(device)
+    return angles.cos().contiguous(), angles.sin().contiguous()
+
+
+def _norms(weights: ModelWeights, plan: Plan) -> Tensor:
+    """[2 layers + 1, 1 or L, padded D]: attention and FFN norm of each layer, then the final norm (its first row where it has one only)."""
+    copies = plan.lanes if plan.lane_norms else 1
+    first = weights.layers[0].attention_norm
+    out = first.new_zeros(2 * plan.layers + 1, copies, plan.padded_hidden)
+    for index, layer in enumerate(weights.layers):
+        out[2 * index, :, : plan.hidden] = layer.attention_norm
+        out[2 * index + 1, :, : plan.hidden] = layer.ffn_norm
+    out[2 * plan.layers, :, : plan.hidden] = weights.norm
+    return out.to(weights.embedding.dtype)
+
+
+def _biases(weights: ModelWeights) -> Tensor:
+    """[layers, rows] of a model with one lane."""
+    return torch.stack([layer.qkv_bias[0] for layer in weights.layers]).contiguous()

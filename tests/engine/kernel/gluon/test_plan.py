@@ -1,0 +1,124 @@
+"""The packed weight stream, multiplied as the kernel does it (units, segments, staged inputs), gives the matrix products."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from engine.config import Head, ModelConfig, Reduction
+from engine.kernel.gluon.plan import Plan, make_plan, pack, segments, unsupported
+from engine.loading.assemble import assemble
+from engine.loading.random import RandomReader
+from engine.shapes import SHAPES
+from engine.weights import Shard
+
+CTAS = 132
+LLAMA = ModelConfig(
+    name="llama", architecture="llama", n_layers=2, hidden_size=512, n_heads=8, n_kv_heads=2, head_size=64, ffn_size=1000,
+    vocab_size=300, context_tokens=128, norm_eps=1e-5, rope_theta=1e4, dtype="bfloat16",
+)  # fmt: skip
+LANES = ModelConfig(
+    name="lanes", architecture="laneformer_tp", n_layers=4, hidden_size=768, n_heads=16, n_kv_heads=8, head_size=96, ffn_size=1536,
+    vocab_size=256, context_tokens=128, norm_eps=1e-5, rope_theta=1e4, n_lanes=8, delay=2, head=Head.REPLICATE,
+    reductions=(Reduction.PRESENT,) * 2 + (Reduction.PAST,) * 2, windows=(64, 64, None, None),
+)  # fmt: skip
+
+
+def weights_of(config):
+    return assemble(config, RandomReader(config), torch.float32, "cpu", Shard())
+
+
+def multiply(plan: Plan, units: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Rows of the packed matrix [units, boxes, 64, 64] times x, in the kernel's order of segments and tiles."""
+    pieces = segments(x.numel(), plan.kw)
+    staged = torch.zeros(pieces * plan.kw)
+    staged[: x.numel()] = x
+    a = units.permute(0, 2, 1, 3).reshape(len(units), 64, plan.kw)  # tiles side by side
+    d = a @ staged.view(pieces, plan.kw).T  # [units, 64, pieces]
+    m = torch.arange(64)
+    return d[:, m, m % pieces].view(len(units), 64 // pieces, pieces).sum(2).flatten()
+
+
+def staged_heads(plan: Plan, heads: torch.Tensor) -> torch.Tensor:
+    """Attention output [heads, h] in the order of the tiles that ``attention.combine`` makes."""
+    if plan.head_size != 96:
+        return heads.flatten()
+    return heads.view(-1, 2, 3, 32).transpose(1, 2).flatten()  # [segment, tile, head of the pair, 32]
+
+
+def units_of(plan, packed, mode, at, index):
+    """The four matrices of lane ``index`` of a layer that starts at unit ``at``."""
+    out = []
+    for count in (mode.units_qkv, mode.units_o, mode.units_w13, mode.units_w2):
+        out.append(packed[at + index * count : at + (index + 1) * count])
+        at += mode.lanes * count
+    return out
+
+
+def gates_and_ups(plan, y):
+    half = plan.rows // 2
+    y = y.view(-1, 2, half)
+    return y[:, 0].flatten(), y[:, 1].flatten()
+
+
+@pytest.mark.parametrize("config", [LLAMA, LANES], ids=lambda c: c.name)
+def test_packed_stream_multiplies_like_the_matrices(config):
+    weights = weights_of(config)
+    plan = make_plan(config, 128, CTAS)
+    packed = pack(config, weights, plan)
+    assert packed.shape == (plan.units, plan.boxes, 64, 64)
+    torch.manual_seed(0)
+    for index, layer in enumerate(weights.layers):
+        common = index < plan.common_layers
+        for lane in range(1 if common else plan.lanes):
+            if common:
+                mode, at, place = plan.common, index * plan.common.units_layer, 0
+                lanes = range(plan.lanes)
+            else:
+                mode, lanes = plan.lane, [lane]
+                group, place = divmod(lane, plan.group_lanes)
+                at = plan.first_lane_unit + group * plan.units_group + (index - plan.common_layers) * plan.lane.units_layer
+            qkv, o, w13, w2 = units_of(plan, packed, mode, at, place)
+            x = torch.randn(config.hidden_size)
+            size = [config.heads_per_lane * config.head_size, config.kv_heads_per_lane * config.head_size]
+            parts = [layer.wqkv[k].split([size[0], size[1], size[1]]) for k in lanes]
+            rows = torch.cat([p[i] for i in range(3) for p in parts])
+            torch.testing.assert_close(multiply(plan, qkv, x)[: len(rows)], rows @ x, rtol=1e-4, atol=1e-4)
+            for k in range(mode.sums):  # of a block of rows, each lane's columns are a unit of their own
+                heads = torch.randn(mode.heads // mode.sums, config.head_size)
+                got = multiply(plan, o[k :: mode.sums], staged_heads(plan, heads))[: config.hidden_size]
+                torch.testing.assert_close(got, layer.wo[lanes[k]] @ heads.flatten(), rtol=1e-4, atol=1e-4)
+                u = torch.randn(mode.ffn // mode.sums)
+                got = multiply(plan, w2[k :: mode.sums], u)[: config.hidden_size]
+                torch.testing.assert_close(got, layer.w2[lanes[k]] @ u, rtol=1e-4, atol=1e-4)
+            gate = torch.cat([layer.w13[k].chunk(2)[0] for k in lanes])
+            up = torch.cat([layer.w13[k].chunk(2)[1] for k in lanes])
+            got_gate, got_up = gates_and_ups(plan, multiply(plan, w13, x))
+            torch.testing.assert_close(got_gate[: mode.ffn], gate @ x, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(got_up[: mode.ffn], up @ x, rtol=1e-4, atol=1e-4)
+    x = torch.randn(config.hidden_size)
+    logits = multiply(plan, packed[plan.first_head_unit :], x)[: config.vocab_size]
+    torch.testing.assert_close(logits, weights.head @ x, rtol=1e-4, atol=1e-4)
+
+
+def test_plans_of_the_named_shapes_stream_little_padding():
+    for name, waste in (("laneformer-2b", 0.001), ("llama-3.2-1b", 0.001), ("smollm2-135m", 0.35)):
+        config = SHAPES[name]
+        assert unsupported(config, CTAS) is None
+        plan = make_plan(config, 4096, CTAS)
+        streamed = plan.units * plan.boxes * 8192
+        assert streamed / config.bytes_per_token(2) - 1 < waste
+
+
+def test_what_is_not_supported_is_named():
+    base = SHAPES["llama-3.2-1b"]
+    for change, word in (
+        ({"qk_norm": True}, "norms of q and k"),
+        ({"head_size": 80}, "head size 80"),
+        ({"n_kv_heads": 2}, "query heads per KV head"),
+        ({"windows": (128, 256) * 8}, "windows"),
+    ):
+        assert word in unsupported(replace(base, **change), CTAS)
+    lanes = SHAPES["laneformer-2b"]
+    assert "lane" in unsupported(replace(lanes, lane_norms=True), CTAS)
+    assert "head arrangement" in unsupported(replace(lanes, head=Head.VOCAB_PARALLEL), CTAS)
