@@ -1,0 +1,161 @@
+"""The engine as processes: real spawn, real pipes; cancel, crash, parent's death, refusals, no process left."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine import Engine, EngineConfig, GenerationRequest, SamplingParams
+from engine.errors import EngineStopped, InvalidRequest, ModelError, PromptTooLong, UnknownModel
+from engine.request import Delta, Done, Failed, Progress, Started
+
+MODEL = "smollm2-135m-instruct"
+TINY = str(next((Path(__file__).parent.parent / "golden" / "llama").iterdir()))
+SYNTHETIC = "tests.fakes:SyntheticBackend"
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def request(name="r", **sampling):
+    return GenerationRequest(name, SamplingParams(**sampling), messages=HELLO)
+
+
+@pytest.fixture(scope="module")
+def rate():
+    os.environ["SYNTHETIC_TOKENS_PER_S"] = "2000"
+    yield 2000
+    del os.environ["SYNTHETIC_TOKENS_PER_S"]
+
+
+@pytest.fixture(scope="module")
+def synthetic(rate):
+    with Engine(EngineConfig(MODEL, backend=SYNTHETIC)) as engine:
+        yield engine
+
+
+def text_of(events):
+    return "".join(event.text for event in events if isinstance(event, Delta))
+
+
+def test_many_tokens_in_few_messages_none_lost(synthetic, rate):
+    events = list(synthetic.submit(request(max_tokens=2000)))
+    deltas = [event for event in events if isinstance(event, Delta)]
+    assert sum(len(delta.token_ids) for delta in deltas) == 2000 and len(deltas) < 130
+    times = [ms for delta in deltas for _, ms in delta.points or ((1, delta.elapsed_ms),)]
+    assert times == sorted(times)
+    assert text_of(events).startswith("Here is a function that adds two numbers:") and "\ufffd" not in text_of(events)
+    assert events[-1].timings.decode_tokens_per_s == pytest.approx(rate, rel=0.02)
+
+
+def test_first_come_first_served(synthetic):
+    handles = [synthetic.submit(request(f"r{i}", max_tokens=20)) for i in range(5)]
+    ends = [list(handle)[-1] for handle in handles]
+    assert all(end.finish_reason == "length" for end in ends)
+    starts_ms = [handle._received_ns / 1e6 + end.timings.queue_ms for handle, end in zip(handles, ends, strict=True)]
+    assert starts_ms == sorted(starts_ms)
+
+
+def test_cancel_from_another_thread(synthetic):
+    handle = synthetic.submit(request())
+    cancelled_at = []
+    threading.Timer(0.3, lambda: (cancelled_at.append(time.monotonic()), handle.cancel())).start()
+    events = list(handle)
+    delay = time.monotonic() - cancelled_at[0]
+    print(f"cancelled to Done: {delay * 1e3:.1f} ms")
+    assert events[-1].finish_reason == "cancelled" and delay < 0.5
+    assert events[-1].usage.completion_tokens == sum(len(e.token_ids) for e in events if isinstance(e, Delta)) > 0
+    handle.cancel()  # idempotent, also afterwards
+    assert list(synthetic.submit(request(max_tokens=3)))[-1].finish_reason == "length"
+
+
+def test_cancel_while_queued(synthetic):
+    first, second = synthetic.submit(request("first")), synthetic.submit(request("second"))
+    second.cancel()
+    first.cancel()
+    assert list(first)[-1].finish_reason == "cancelled"
+    assert [type(event) for event in second] == [Done]
+
+
+def test_refusals_come_before_the_queue(synthetic):
+    tokens = synthetic.info.context_tokens
+    with pytest.raises(PromptTooLong, match=f"{tokens + 1:,} tokens; .* takes {tokens:,}. Shorten it by 1"):
+        synthetic.submit(GenerationRequest("r", prompt_ids=[5] * (tokens + 1)))
+    for bad, message in [
+        ({"prompt_ids": [49_152]}, "49,151; got 49152"),
+        ({"prompt_ids": []}, "empty"),
+        ({"prompt": ""}, "empty"),
+        ({"prompt": "a", "prompt_ids": [1]}, "exactly one"),
+        ({}, "exactly one"),
+        ({"messages": [{"role": "boss", "content": "x"}]}, "'boss'"),
+    ]:
+        with pytest.raises(InvalidRequest, match=message):
+            synthetic.submit(GenerationRequest("r", **bad))
+
+
+def test_a_killed_process_ends_every_request_within_a_second(rate):
+    engine = Engine(EngineConfig(MODEL, backend=SYNTHETIC))
+    running, waiting = engine.submit(request("running")), engine.submit(request("waiting"))
+    events = iter(running)
+    assert isinstance(next(events), Started)
+    os.kill(engine.pid, signal.SIGKILL)
+    start = time.monotonic()
+    assert list(events)[-1].code == "engine_stopped"
+    assert [type(event) for event in waiting] == [Failed]
+    print(f"crash to Failed: {(time.monotonic() - start) * 1e3:.1f} ms")
+    assert time.monotonic() - start < 1.0 and not engine.alive
+    with pytest.raises(EngineStopped):
+        engine.submit(request("after"))
+    engine.close()
+
+
+def test_close_leaves_no_process_and_ends_the_running_request(rate):
+    engine = Engine(EngineConfig(MODEL, backend=SYNTHETIC))
+    handle, pid = engine.submit(request()), engine.pid
+    engine.close()
+    assert isinstance(list(handle)[-1], Done | Failed)
+    assert not psutil.pid_exists(pid) and not engine.alive
+    engine.close()
+
+
+def test_the_process_ends_with_its_parent(rate):
+    code = (
+        "import os, signal\nfrom engine import Engine, EngineConfig\n"
+        f"if __name__ == '__main__':\n    e = Engine(EngineConfig({MODEL!r}, backend={SYNTHETIC!r}))\n"
+        "    print(e.pid, flush=True)\n    os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    pid = int(done.stdout)
+    deadline = time.monotonic() + 5
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, "the engine outlives its parent"
+        time.sleep(0.05)
+
+
+def test_loading_reports_progress_and_a_model_without_tokenizer_takes_ids():
+    seen: list[Progress] = []
+    with Engine(EngineConfig(TINY, backend="torch", gpus=0, context_tokens=32), on_progress=seen.append) as engine:
+        assert {progress.stage for progress in seen} >= {"load", "warmup"} and seen[-1].fraction == 1.0
+        assert engine.info.context_tokens == 32
+        events = list(engine.submit(GenerationRequest("r", SamplingParams(ignore_eos=True), prompt_ids=[1] * 30)))
+        assert text_of(events) == "" and events[-1].finish_reason == "length" and events[-1].usage.completion_tokens == 2
+        with pytest.raises(ModelError, match="no tokenizer"):
+            engine.submit(request())
+
+
+def test_what_keeps_an_engine_from_loading_is_raised(tmp_path):
+    with pytest.raises(UnknownModel, match="no-such-model"):
+        Engine(EngineConfig("no-such-model", backend="torch"))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelError):
+        Engine(EngineConfig(str(tmp_path), backend="torch"))
+    with pytest.raises(EngineStopped, match="exit code 3"):
+        Engine(EngineConfig(MODEL, backend="tests.engine.test_worker:exit_at_once"))
+
+
+def exit_at_once(model, **settings):
+    os._exit(3)
