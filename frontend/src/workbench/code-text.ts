@@ -46,10 +46,10 @@ export class CodeText {
     return this.lines.join("\n");
   }
 
-  /** A line number is drawn for every line but an empty last one (the file's closing newline). */
+  /** A line is drawn when it has begun: not the empty last one after a file's closing newline. */
   get lineCount(): number {
     const last = this.lines.length - 1;
-    return this.lines[last] === "" && last > 0 ? last : last + 1;
+    return this.lines[last] === "" && (last > 0 || !this.complete) ? last : last + 1;
   }
 
   append(text: string, engineMs: number): void {

@@ -22,6 +22,9 @@ export interface EditorOptions {
   /** Engine time in ms at which each line began, -1 where unknown. */
   times: number[];
   readOnly: boolean;
+  scrollTop: number;
+  /** px */
+  lineHeight: number;
   t: Translate;
   onChange: (code: string) => void;
   onEscape: () => void;
@@ -32,7 +35,6 @@ export interface Editor {
   readonly view: EditorView;
   code(): string;
   scrollTop(): number;
-  setScroll(top: number): void;
   setCaret(line: number, column: number): void;
   mark(line: number, message: string): void;
   clearMarks(): void;
@@ -165,7 +167,7 @@ function basics(options: EditorOptions): Extension {
     phrases(options.t),
     EditorView.contentAttributes.of({ "aria-label": options.label, "aria-describedby": options.describedBy, dir: "ltr", spellcheck: "false", autocapitalize: "off", autocorrect: "off" }),
     EditorView.domEventHandlers({
-      scroll: (_event, view) => options.onTopLine(view.state.doc.lineAt(view.lineBlockAtHeight(view.scrollDOM.scrollTop - 8).from).number - 1),
+      scroll: (_event, view) => options.onTopLine(view.state.doc.lineAt(view.lineBlockAtHeight(view.scrollDOM.scrollTop - PADDING_TOP + options.lineHeight - 1).from).number - 1),
       keydown: (event, view) => {
         if (event.key !== "Escape" && event.key !== "Tab" && !["Shift", "Control", "Alt", "Meta"].includes(event.key)) view.setTabFocusMode(false);
         return false;
@@ -175,39 +177,45 @@ function basics(options: EditorOptions): Extension {
   ];
 }
 
+const PADDING_TOP = 8;
+
+/** Puts the view where the light view was; heights of lines not yet measured do not enter into it. */
+function scrolledTo(options: EditorOptions, state: EditorState): StateEffect<unknown> {
+  const line = Math.max(0, Math.ceil((options.scrollTop - PADDING_TOP) / options.lineHeight));
+  const at = state.doc.line(Math.min(line + 1, state.doc.lines)).from;
+  return EditorView.scrollIntoView(at, { y: "start", yMargin: PADDING_TOP + line * options.lineHeight - options.scrollTop });
+}
+
 /** The editor proper, on the same metrics as the light view. */
 export function openEditor(options: EditorOptions): Editor {
-  const view = new EditorView({
-    parent: options.parent,
-    state: EditorState.create({
-      doc: options.code,
-      extensions: [
-        basics(options),
-        history(),
-        drawSelection(),
-        indentOnInput(),
-        bracketMatching(),
-        search({ top: true }),
-        SUPPORT[languageFamily(options.language)]?.() ?? [],
-        EditorState.readOnly.of(options.readOnly),
-        Prec.low(
-          keymap.of([
-            {
-              key: "Escape",
-              run: (target) => {
-                target.setTabFocusMode(true);
-                options.onEscape();
-                return true;
-              },
+  const state = EditorState.create({
+    doc: options.code,
+    extensions: [
+      basics(options),
+      history(),
+      drawSelection(),
+      indentOnInput(),
+      bracketMatching(),
+      search({ top: true }),
+      SUPPORT[languageFamily(options.language)]?.() ?? [],
+      EditorState.readOnly.of(options.readOnly),
+      Prec.low(
+        keymap.of([
+          {
+            key: "Escape",
+            run: (target) => {
+              target.setTabFocusMode(true);
+              options.onEscape();
+              return true;
             },
-          ]),
-        ),
-        keymap.of([{ key: "Tab", run: insertIndent, shift: indentLess }, ...searchKeymap, ...historyKeymap, ...defaultKeymap]),
-        EditorView.updateListener.of((update) => update.docChanged && options.onChange(update.state.doc.toString())),
-      ],
-    }),
+          },
+        ]),
+      ),
+      keymap.of([{ key: "Tab", run: insertIndent, shift: indentLess }, ...searchKeymap, ...historyKeymap, ...defaultKeymap]),
+      EditorView.updateListener.of((update) => update.docChanged && options.onChange(update.state.doc.toString())),
+    ],
   });
-  return wrap(view);
+  return wrap(new EditorView({ parent: options.parent, state, scrollTo: scrolledTo(options, state) }));
 }
 
 /** Tab indents by the language's unit; over a selection it indents the lines. */
@@ -240,7 +248,6 @@ function wrap(view: EditorView): Editor {
     view,
     code: () => view.state.doc.toString(),
     scrollTop: () => view.scrollDOM.scrollTop,
-    setScroll: (top) => (view.scrollDOM.scrollTop = top),
     setCaret(line, column) {
       const at = view.state.doc.lineAt(lineStart(line));
       view.dispatch({ selection: EditorSelection.cursor(Math.min(at.from + column, at.to)) });

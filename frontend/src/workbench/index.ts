@@ -119,7 +119,7 @@ class Bench implements Workbench {
     this.note = h("p", { class: "wb-note", hidden: true });
     this.hint = h("p", { class: "wb-hint", id: "wb-hint", hidden: true });
     this.diffSelect = h("select", { class: "wb-select", id: "wb-diff-with" });
-    this.diffRow = h("div", { class: "wb-diffrow", hidden: true }, h("label", { for: "wb-diff-with" }, t("workbench.diff.with")), h("span", { class: "wb-selbox" }, this.diffSelect, icon("down", true)), this.note.cloneNode());
+    this.diffRow = h("div", { class: "wb-diffrow", hidden: true }, h("label", { for: "wb-diff-with" }, t("workbench.diff.with")), h("span", { class: "wb-selbox" }, this.diffSelect, icon("down", true)), h("span", { class: "wb-same" }));
     this.empty = h("p", { class: "wb-empty" }, t("workbench.empty"));
     this.panel = h("div", { class: "wb-panel", role: "tabpanel", id: "wb-panel" }, this.scope, this.stream.element, this.editHost, this.jump, this.hint);
     codePane.append(
@@ -410,15 +410,13 @@ class Bench implements Workbench {
     if (!version?.text.complete || this.editor || this.diffBase !== null) return;
     const { openEditor } = await import("./editor");
     if (this.shown !== version || this.editor) return;
-    const scrollTop = this.stream.scrollTop;
+    version.scrollTop = this.stream.scrollTop;
     this.editHost.hidden = false;
     this.editor = openEditor({ ...this.editorOptions(version), readOnly: false, onChange: (code) => this.changed(version, code) });
     this.stream.element.hidden = true;
-    this.editor.setScroll(scrollTop);
     if (caret) this.editor.setCaret(caret.line, caret.column);
     if (this.marked?.version === version) this.editor.mark(this.marked.line, this.marked.message);
     this.editor.focus();
-    this.editor.setScroll(scrollTop);
     this.render();
   }
 
@@ -431,6 +429,8 @@ class Bench implements Workbench {
       label: this.t("workbench.view", { name: version.name }),
       describedBy: "wb-hint",
       times: text.times,
+      scrollTop: version.scrollTop,
+      lineHeight: this.stream.lineHeight,
       t: this.t,
       onEscape: () => setText(this.hint, this.t("workbench.editor.leave")),
       onTopLine: (line) => this.showScope(line),
@@ -455,7 +455,7 @@ class Bench implements Workbench {
     text.index(30);
     this.scopeText = text;
     this.scopeLine = -2;
-    this.showScope(Math.max(0, Math.floor((this.editor!.scrollTop() - 8) / 20)));
+    this.showScope(Math.max(0, Math.ceil((this.editor!.scrollTop() - 8) / this.stream.lineHeight)));
   }
 
   private leaveEditor(): void {

@@ -46,7 +46,7 @@ export class StreamView {
   private marks = new Map<number, string>();
   private openNode: Text | null = null;
   private openLength = 0;
-  private lineHeight = 20;
+  lineHeight = 20;
   private top = 0;
   private height = 600;
   private target = 0;
