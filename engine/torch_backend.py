@@ -20,7 +20,7 @@ POLL_NS = 10_000_000  # one poll computes tokens for about this long
 
 
 class TorchBackend:
-    """See engine.backend.Backend. Uses the first GPU, or all CPU cores that this process may use."""
+    """See engine.backend.Backend. Uses the first GPU, or all CPU cores that this process may use (OMP_NUM_THREADS sets another number)."""
 
     def __init__(self, model: str, *, gpus=None, dtype: str = "auto", context_tokens: int | None = None, on_progress=None):
         report = on_progress or (lambda progress: None)
@@ -28,7 +28,7 @@ class TorchBackend:
         config = load_config(source)
         on_gpu = torch.cuda.is_available() and gpus not in (0, ())
         device = torch.device("cuda:0" if on_gpu else "cpu")
-        if not on_gpu:
+        if not on_gpu and "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(len(os.sched_getaffinity(0)))
         chosen = _dtype(dtype, config, device)
         weights = load_weights(source, config, dtype=chosen, device=device, on_progress=report)

@@ -1,0 +1,120 @@
+"""The torch backend against golden data, the reference and itself."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from engine.errors import NumericalError
+from engine.loading import load_config, load_weights
+from engine.models import resolve
+from engine.reference import forward
+from engine.request import SamplingParams
+from engine.torch_backend import TorchBackend
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+FOLDERS = sorted(path for kind in ("laneformer", "llama") for path in (GOLDEN / kind).iterdir())
+CHATS = json.loads((GOLDEN / "smollm2.json").read_text())["greedy"]
+MARGIN = 1e-3  # float32 sums in another order
+
+
+def generate(backend, prompt, count, stop_ids=frozenset(), **sampling):
+    run = backend.start(list(prompt), SamplingParams(**sampling), stop_ids, count)
+    tokens = []
+    while run.finish_reason is None:
+        tokens += run.poll(1.0)
+    return tokens, run
+
+
+@pytest.fixture(scope="module", params=FOLDERS, ids=lambda path: path.name)
+def tiny(request):
+    return TorchBackend(str(request.param), gpus=0), load_file(request.param / "expected.safetensors")
+
+
+def test_golden_logits(tiny):
+    backend, expected = tiny
+    assert (backend.logits(expected["input_ids"].tolist()) - expected["logits"]).abs().max() <= 1e-4
+
+
+def test_golden_greedy_continuations(tiny):
+    backend, expected = tiny
+    ids, margins = expected["greedy"].tolist(), expected["greedy_margin"].tolist()
+    prompt = len(ids) - len(margins)
+    made = [token.id for token in generate(backend, ids[:prompt], len(margins))[0]]
+    for got, wanted, margin in zip(made, ids[prompt:], margins, strict=True):
+        if got != wanted:
+            assert margin < MARGIN
+            break
+
+
+@pytest.fixture(scope="module")
+def smollm2():
+    """What people run by default on a CPU: float16 weights."""
+    return TorchBackend("smollm2-135m-instruct", gpus=0)
+
+
+def test_smollm2_writes_the_golden_texts(smollm2):
+    """All tokens: the smallest margin of the golden texts is 0.05, five times the largest error measured here."""
+    assert smollm2.info.dtype == "float16"
+    for chat in CHATS:
+        tokens, run = generate(smollm2, chat["prompt_ids"], len(chat["greedy_ids"]), smollm2.eos_ids)
+        assert [token.id for token in tokens] == chat["greedy_ids"]
+        assert run.finish_reason == ("stop" if chat["greedy_ids"][-1] == 2 else "length")
+
+
+def test_smollm2_logits_stay_close_to_float32(smollm2):
+    source = resolve("smollm2-135m-instruct")
+    config = load_config(source)
+    exact = forward(config, load_weights(source, config, dtype=torch.float32, device="cpu"), CHATS[1]["prompt_ids"])
+    ours = smollm2.logits(CHATS[1]["prompt_ids"])
+    assert (ours - exact).abs().max() < 0.03
+    smollm2._model.reset()
+    steps = torch.cat([smollm2._model.forward([token]) for token in CHATS[1]["prompt_ids"]])
+    assert (steps - exact).abs().max() < 0.1  # decoding rounds activations to 16 bits too
+
+
+def test_same_seed_same_tokens_whatever_ran_before(tiny):
+    backend, _ = tiny
+    params = {"temperature": 1.0, "top_p": 0.95, "seed": 11}
+    first = [token.id for token in generate(backend, [1, 2, 3], 20, **params)[0]]
+    generate(backend, range(40), 20, temperature=1.5, seed=5)
+    assert [token.id for token in generate(backend, [1, 2, 3], 20, **params)[0]] == first
+    assert [token.id for token in generate(backend, [1, 2, 3], 20, temperature=1.0, top_p=0.95, seed=12)[0]] != first
+
+
+def test_prefill_chunks_do_not_matter(tiny, monkeypatch):
+    backend, expected = tiny
+    prompt = expected["input_ids"].tolist()
+    whole = backend.logits(prompt)
+    for rows in (1, 7, 16, 47):
+        monkeypatch.setattr("engine.torch_backend.PREFILL_ROWS", rows)
+        assert (backend.logits(prompt) - whole).abs().max() <= 1e-4
+        run = backend.start(prompt, SamplingParams(), frozenset(), 1)
+        run.poll(1.0)
+        assert run.prefill_done == min(rows, len(prompt))
+
+
+def test_stop_is_honoured_within_a_token(tiny):
+    backend, _ = tiny
+    run = backend.start([1, 2, 3], SamplingParams(), frozenset(), 60)
+    made = run.poll(1.0)
+    run.stop()
+    assert run.poll(1.0) == [] and run.finish_reason == "cancelled" and len(made) == 1
+
+
+def test_logprobs_are_of_the_model_itself(tiny):
+    backend, expected = tiny
+    prompt = expected["input_ids"].tolist()
+    exact = torch.log_softmax(expected["logits"][-1], 0)
+    token = generate(backend, prompt, 1, temperature=2.0, top_k=5, seed=1, logprobs=3)[0][0]
+    assert abs(token.logprob - exact[token.id].item()) < 1e-3
+    assert [i for i, _ in token.top] == exact.topk(3).indices.tolist()
+
+
+def test_nan_ends_the_generation(monkeypatch):
+    backend = TorchBackend(str(GOLDEN / "llama" / FOLDERS[-1].name), gpus=0)
+    monkeypatch.setattr(backend._model, "_norm", backend._model._norm * float("nan"))
+    with pytest.raises(NumericalError):
+        generate(backend, [1, 2], 3)
