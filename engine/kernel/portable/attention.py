@@ -109,22 +109,23 @@ def _decode_split(B, C: tl.constexpr, layer, head, lane, kv, split, source, begi
 
 @triton.jit(noinline=True)
 def stage_attention(B, C: tl.constexpr, scratch, lane, window, position):
-    """Combine the splits of one lane's heads: scratch[lane] [H*h] float32."""
+    """Combine the splits of one lane's heads: scratch[lane] [H*h] float32. All splits of a piece are loaded at once."""
     first, each, splits = kv_splits(C, window, position)
-    e = tl.arange(0, C.attention_pad)
-    mask = e < C.attention_width
-    head = lane * C.q_heads + e // C.head_size
-    top = tl.full([C.attention_pad], float("-inf"), tl.float32)
-    for split in range(0, splits):
-        top = tl.maximum(top, tl.load(B.part_max + head * C.max_splits + split, mask=mask, other=0.0))
-    total = tl.full([C.attention_pad], 0.0, tl.float32)
-    acc = tl.full([C.attention_pad], 0.0, tl.float32)
-    for split in range(0, splits):
-        at = head * C.max_splits + split
-        weight = tl.exp(tl.load(B.part_max + at, mask=mask, other=0.0) - top)
-        total += weight * tl.load(B.part_sum + at, mask=mask, other=1.0)
-        acc += weight * tl.load(B.part + at * C.head_pad + e % C.head_size, mask=mask, other=0.0)
-    tl.store(scratch + lane * C.attention_width + e, acc / total, mask=mask)
+    s = tl.arange(0, C.splits_pad)[:, None]
+    WIDTH: tl.constexpr = C.attention_width
+    BLOCK: tl.constexpr = C.combine_block
+    for piece in tl.static_range(0, WIDTH, BLOCK):
+        e = piece + tl.arange(0, C.combine_block)[None, :]
+        head = lane * C.q_heads + e // C.head_size
+        at = head * C.max_splits + s
+        mask = (s < splits) & (e < C.attention_width)
+        tops = tl.load(B.part_max + at, mask=mask, other=float("-inf"))
+        sums = tl.load(B.part_sum + at, mask=mask, other=0.0)
+        parts = tl.load(B.part + at * C.head_pad + e % C.head_size, mask=mask, other=0.0)
+        weights = tl.where(mask, tl.exp(tops - tl.max(tops, 0)[None, :]), 0.0)
+        y = tl.sum(weights * parts, 0) / tl.sum(weights * sums, 0)
+        e = piece + tl.arange(0, C.combine_block)
+        tl.store(scratch + lane * C.attention_width + e, y, mask=e < C.attention_width)
 
 
 @triton.jit(noinline=True)

@@ -26,14 +26,23 @@ def lane_range(M: tl.constexpr, first, end):
 
 
 @triton.jit
-def prefetch_tiles(C: tl.constexpr, W, M: tl.constexpr, lanes: tl.constexpr, size: tl.constexpr):
-    """Start reading this program's first tiles of a projection into the L2 cache."""
+def prefetch_tiles(C: tl.constexpr, W, M: tl.constexpr, lanes: tl.constexpr, gated: tl.constexpr):
+    """Ask for this program's first tiles of a projection in the L2 cache. W: float16 or bfloat16 [lanes, N, K]."""
     if C.ptx:
-        if (M.n % M.bn == 0) & (M.k * 2 % 16 == 0):
+        if (M.n % M.bn == 0) & (M.k % 8 == 0):
             first, end = tile_range(M, lanes, C.programs)
+            per_lane: tl.constexpr = M.n // M.bn
+            lane = first // per_lane
             tile: tl.constexpr = M.bn * M.k * 2
-            if end > first:
-                prefetch(C, W + first.to(tl.int64) * (M.bn * M.k), tl.minimum(size, (end - first) * tile))
+            size = tl.minimum(C.ahead, (end - first) * tile)
+            if size > 0:
+                if gated:  # the gate rows of the range, and the up rows half a lane further
+                    start = W + ((lane * M.n + (first % per_lane) * (M.bn // 2)) * M.k).to(tl.int64)
+                    size = tl.minimum(size, ((lane + 1) * per_lane - first) * tile) // 2
+                    prefetch(C, start, size)
+                    prefetch(C, start + (M.n // 2) * M.k, size)
+                else:
+                    prefetch(C, W + first.to(tl.int64) * (M.bn * M.k), size)
 
 
 @triton.jit

@@ -10,7 +10,7 @@ from engine.kernel import control
 from engine.kernel.portable.attention import decode_attention, rows_attention, rows_rotary, stage_attention
 from engine.kernel.portable.gemm import gemm, gemm_gated
 from engine.kernel.portable.gemv import gemv, head_gemv, lane_range, prefetch_tiles, tile_range
-from engine.kernel.portable.lanes import rows_head, rows_norm, stage_head, stage_norm, store_sums
+from engine.kernel.portable.lanes import final_lanes, rows_head, rows_norm, stage_head, stage_norm, store_sums
 from engine.kernel.portable.sampling import is_stop_id, sample
 from engine.kernel.portable.sync import DECODE_FAILED, PREFILL_FAILED, STOP_AT, grid_barrier, read_word, release_word, report_error
 
@@ -21,7 +21,6 @@ CANCELLED = tl.constexpr(control.FINISH_CANCELLED)
 ERROR = tl.constexpr(control.FINISH_ERROR)
 WQKV, WO, W13, W2, ATTENTION_NORM, FFN_NORM, BIAS, Q_NORM, K_NORM = (tl.constexpr(i) for i in range(9))
 TABLE = tl.constexpr(9)
-AHEAD = tl.constexpr(32768)  # bytes of the next projection that a program asks for before it waits
 
 
 @triton.jit
@@ -37,14 +36,16 @@ def _vector(B, layer, which):
 
 
 @triton.jit
-def _stage_norms(B, C: tl.constexpr, M: tl.constexpr, scratch, x_in, x_out, out, sums, layer, token, scale, place, position):
-    """Stage the normalised state of every lane whose rows this program owns in M."""
+def _stage_norms(B, C: tl.constexpr, M: tl.constexpr, scratch, x_in, x_out, out, sums, layer, kind, token, scale, place, position):
+    """Stage the normalised state of every lane whose rows this program owns in M; the owner of its first row keeps the state."""
     first, end = tile_range(M, C.lanes, C.programs)
     lane_first, lane_last = lane_range(M, first, end)
     per_lane = tl.cdiv(M.n, M.bn)
-    for lane in range(lane_first, lane_last + 1):
-        write = (first <= lane * per_lane) & (lane * per_lane < end)
-        stage_norm(B, C, scratch, lane, write, x_in, x_out, out, sums, layer, token, scale, place, position)
+    for lane in range(lane_first, lane_last + 1, C.lane_block):
+        stage_norm(
+            B, C, scratch, lane, lane_last, tl.cdiv(first, per_lane), tl.cdiv(end, per_lane),
+            x_in, x_out, out, sums, layer, kind, token, scale, place, position,
+        )  # fmt: skip
     tl.debug_barrier()
 
 
@@ -60,58 +61,75 @@ def _stage_heads(B, C: tl.constexpr, scratch, window, position):
 
 
 @triton.jit
-def decode_layer(B, C: tl.constexpr, epoch, layer, token, position):
-    """All phases of one layer for one row. Returns epoch."""
+def decode_layer(B, C: tl.constexpr, epoch, layer, kind_before, token, position):
+    """All phases of one layer for one row, the last barrier left to the caller. Returns epoch.
+
+    Addresses are loaded before the waits, and each phase asks for the first weights of the next projection before it waits.
+    """
     QKV: tl.constexpr = C.qkv
     OUT: tl.constexpr = C.o
     UP: tl.constexpr = C.w13
     DOWN: tl.constexpr = C.w2
     scratch = B.scratch + tl.program_id(0) * C.scratch_width
-    window = tl.load(B.kinds + layer * 2 + 1)
     odd = B.x + C.lanes * C.hidden
     slot = (layer % C.slots) * (C.lanes * C.hidden)
+    kind = tl.load(B.kinds + layer * 2)
+    window = tl.load(B.kinds + layer * 2 + 1)
+    attention_scale = _vector(B, layer, ATTENTION_NORM)
+    ffn_scale = _vector(B, layer, FFN_NORM)
+    wqkv = _weight(B, layer, WQKV)
+    wo = _weight(B, layer, WO)
+    w13 = _weight(B, layer, W13)
+    w2 = _weight(B, layer, W2)
 
-    scale = _vector(B, layer, ATTENTION_NORM)
-    _stage_norms(B, C, QKV, scratch, B.x, odd, B.ffn_out, B.ffn_sum, layer - 1, token, scale, 1, position)
+    _stage_norms(B, C, QKV, scratch, B.x, odd, B.ffn_out, B.ffn_sum, layer - 1, kind_before, token, attention_scale, 1, position)
     if layer > 0:
         store_sums(C, B.ffn_out, B.ffn_sum, layer - 1)
-    gemv(C, QKV, _weight(B, layer, WQKV), scratch, B.qkv, _vector(B, layer, BIAS), False, C.qkv_bias)
+    gemv(C, QKV, wqkv, scratch, B.qkv, _vector(B, layer, BIAS), False, C.qkv_bias)
+    prefetch_tiles(C, wo, OUT, C.lanes, False)
     epoch = grid_barrier(B, C, epoch, 1, layer, position)
 
     decode_attention(B, C, layer, window, position, _vector(B, layer, Q_NORM), _vector(B, layer, K_NORM))
-    prefetch_tiles(C, _weight(B, layer, WO), OUT, C.lanes, AHEAD)
     epoch = grid_barrier(B, C, epoch, 3, layer, position)
 
     _stage_heads(B, C, scratch, window, position)
-    gemv(C, OUT, _weight(B, layer, WO), scratch, B.attention_out + slot, B.norm, False, False)
+    gemv(C, OUT, wo, scratch, B.attention_out + slot, B.norm, False, False)
+    prefetch_tiles(C, w13, UP, C.lanes, True)
     epoch = grid_barrier(B, C, epoch, 4, layer, position)
 
-    scale = _vector(B, layer, FFN_NORM)
-    _stage_norms(B, C, UP, scratch, odd, B.x, B.attention_out, B.attention_sum, layer, token, scale, 5, position)
+    _stage_norms(B, C, UP, scratch, odd, B.x, B.attention_out, B.attention_sum, layer, kind, token, ffn_scale, 5, position)
     store_sums(C, B.attention_out, B.attention_sum, layer)
-    gemv(C, UP, _weight(B, layer, W13), scratch, B.gated, B.norm, True, False)
-    prefetch_tiles(C, _weight(B, layer, W2), DOWN, C.lanes, AHEAD)
+    gemv(C, UP, w13, scratch, B.gated, B.norm, True, False)
+    prefetch_tiles(C, w2, DOWN, C.lanes, False)
     epoch = grid_barrier(B, C, epoch, 5, layer, position)
 
-    gemv(C, DOWN, _weight(B, layer, W2), B.gated, B.ffn_out + slot, B.norm, False, False)
-    if layer < C.layers - 1:
-        prefetch_tiles(C, _weight(B, layer + 1, WQKV), QKV, C.lanes, AHEAD)
-    return grid_barrier(B, C, epoch, 6, layer, position)
+    gemv(C, DOWN, w2, B.gated, B.ffn_out + slot, B.norm, False, False)
+    return epoch
 
 
 @triton.jit
-def decode_head(B, C: tl.constexpr, epoch, logits, temperature, seed, position):
+def _prefetch_after(B, C: tl.constexpr, layer):
+    """Ask for the weights that follow a layer: the next layer's QKV, or the head."""
+    QKV: tl.constexpr = C.qkv
+    LM: tl.constexpr = C.lm
+    if layer < C.layers - 1:
+        prefetch_tiles(C, _weight(B, layer + 1, WQKV), QKV, C.lanes, False)
+    else:
+        prefetch_tiles(C, B.head, LM, C.head_lanes, False)
+
+
+@triton.jit
+def decode_head(B, C: tl.constexpr, epoch, kind, logits, temperature, seed, position):
     """Final norm and head for one row: logits and candidates. Returns epoch."""
     LM: tl.constexpr = C.lm
-    scratch = B.scratch + tl.program_id(0) * C.scratch_width
-    first, end = tile_range(LM, C.head_lanes, C.programs)
-    if C.head == "vocab_parallel":
-        lane_first, lane_last = lane_range(LM, first, end)
+    final_lanes(B, C, B.x, kind, position)
+    epoch = grid_barrier(B, C, epoch, 7, C.layers, position)
+    if C.shared_head:
+        scratch = B.scratch + tl.program_id(0) * C.scratch_width
+        stage_head(B, C, scratch, position)
+        tl.debug_barrier()
     else:
-        lane_first = 0
-        lane_last = C.lanes - 1
-    stage_head(B, C, scratch, B.x, lane_first, lane_last, position)
-    tl.debug_barrier()
+        scratch = B.final
     bad = head_gemv(B, C, LM, scratch, logits, position + 1, temperature, seed)
     if bad != 0:
         report_error(B, C, NAN_LOGITS, 7, C.layers, position)
@@ -134,10 +152,14 @@ def decode(B, C: tl.constexpr, epoch, token, position, forced, logits_stride):
     while finish == 0:
         if pid == 0:
             tl.store(B.device + STOP_AT + position % 2, read_word(C, B.stop_word))
+        kind = tl.full([], 0, tl.int32)
         for layer in range(0, C.layers):
-            epoch = decode_layer(B, C, epoch, layer, token, position)
+            epoch = decode_layer(B, C, epoch, layer, kind, token, position)
+            _prefetch_after(B, C, layer)
+            kind = tl.load(B.kinds + layer * 2)
+            epoch = grid_barrier(B, C, epoch, 6, layer, position)
         logits = B.logits + made.to(tl.int64) * logits_stride
-        epoch = decode_head(B, C, epoch, logits, temperature, seed, position)
+        epoch = decode_head(B, C, epoch, kind, logits, temperature, seed, position)
         token, epoch = sample(B, C, epoch, logits, temperature, seed, position + 1)
         if (tl.load(B.device + DECODE_FAILED + position % 2) != 0) | (epoch < 0):
             finish = ERROR
@@ -172,12 +194,14 @@ def prefill_layer(B, C: tl.constexpr, epoch, layer, ids, start, rows):
     UP: tl.constexpr = C.w13
     DOWN: tl.constexpr = C.w2
     window = tl.load(B.kinds + layer * 2 + 1)
+    kind = tl.load(B.kinds + layer * 2)
+    kind_before = tl.load(B.kinds + tl.maximum(layer - 1, 0) * 2)
     slot = (layer % C.slots) * (C.rows * C.lanes * C.hidden)
     wide: tl.constexpr = C.lanes * C.hidden
 
     scale = _vector(B, layer, ATTENTION_NORM)
     for row in range(tl.program_id(0), rows, C.programs):
-        rows_norm(B, C, row, B.rows_ffn_out, layer - 1, tl.load(ids + start + row), scale, 10, start + row)
+        rows_norm(B, C, row, B.rows_ffn_out, layer - 1, kind_before, tl.load(ids + start + row), scale, start + row)
     epoch = grid_barrier(B, C, epoch, 10, layer, start)
     gemm(
         C, QKV, C.lanes, _weight(B, layer, WQKV), B.rows_n, wide, C.hidden,
@@ -196,7 +220,7 @@ def prefill_layer(B, C: tl.constexpr, epoch, layer, ids, start, rows):
 
     scale = _vector(B, layer, FFN_NORM)
     for row in range(tl.program_id(0), rows, C.programs):
-        rows_norm(B, C, row, B.rows_attention_out, layer, start, scale, 10, start + row)
+        rows_norm(B, C, row, B.rows_attention_out, layer, kind, start, scale, start + row)
     epoch = grid_barrier(B, C, epoch, 10, layer, start)
     gemm_gated(C, UP, _weight(B, layer, W13), B.rows_n, wide, C.hidden, B.rows_gated, C.lanes * C.ffn, C.ffn)
     epoch = grid_barrier(B, C, epoch, 5, layer, start)
@@ -211,8 +235,9 @@ def prefill_layer(B, C: tl.constexpr, epoch, layer, ids, start, rows):
 def prefill_head(B, C: tl.constexpr, epoch, start, rows, all_logits):
     """Logits of every row of the chunk into all_logits [context, V]. Returns epoch."""
     LM: tl.constexpr = C.lm
+    kind = tl.load(B.kinds + (C.layers - 1) * 2)
     for row in range(tl.program_id(0), rows, C.programs):
-        rows_head(B, C, row, start + row)
+        rows_head(B, C, row, kind, start + row)
     epoch = grid_barrier(B, C, epoch, 10, C.layers, start)
     lane: tl.constexpr = C.hidden if C.head == "vocab_parallel" else 0
     out = all_logits + start.to(tl.int64) * C.vocab

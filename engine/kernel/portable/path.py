@@ -66,6 +66,7 @@ def shape_of(config: ModelConfig, context: int, programs: int, rows: int, ptx: b
         w13=matrix(2 * ffn, hidden, lanes, programs, gated=True),
         w2=matrix(hidden, ffn, lanes, programs),
         lm=matrix(vocab // head_lanes, config.head_inputs, head_lanes, programs),
+        lane_block=min(2, lanes),
         max_splits=max(1, min(16, programs // (lanes * kv_heads))),
     )
 
@@ -210,6 +211,7 @@ class PortablePath:
             attention_sum=f32(s.slots, s.hidden),
             ffn_sum=f32(s.slots, s.hidden),
             gated=f32(s.lanes, s.ffn),
+            final=f32(wide),
             scratch=f32(s.programs, s.scratch_width),
             logits=f32(s.vocab),
             best=f32(2, s.programs),

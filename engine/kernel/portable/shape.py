@@ -73,6 +73,8 @@ class Shape:
     w2: Matrix
     lm: Matrix
     max_splits: int  # of the KV length, in decode
+    lane_block: int = 1  # lanes that a program stages together
+    ahead: int = 163840  # bytes of the next projection that a program asks for in the L2 cache before it waits
     profile: int = 0  # barriers that the trace holds; 0: no trace
     block_t: int = 64  # KV positions a step of attention takes
     block_q: int = 32  # query rows an attention program takes in prefill
@@ -107,12 +109,13 @@ class Shape:
         return max(16, power_of_two(self.group))
 
     @property
-    def attention_pad(self) -> int:
-        return power_of_two(self.attention_width)
+    def splits_pad(self) -> int:
+        return power_of_two(self.max_splits)
 
     @property
-    def lane_pad(self) -> int:
-        return power_of_two(self.lanes)
+    def combine_block(self) -> int:
+        """Elements of the attention output that are combined together: all splits of them fit the registers."""
+        return min(power_of_two(self.attention_width), max(64, 8192 // self.splits_pad))
 
     @property
     def slice_pad(self) -> int:
@@ -131,6 +134,11 @@ class Shape:
     @property
     def programs_pad(self) -> int:
         return power_of_two(self.programs)
+
+    @property
+    def shared_head(self) -> bool:
+        """One input [D] for the whole head, made of all lanes."""
+        return self.head in ("pre_norm_lane_agg", "replicate")
 
     @property
     def head_lanes(self) -> int:
@@ -176,6 +184,7 @@ class Buffers(NamedTuple):
     attention_sum: Any  # float32 [slots, D]: their sums over the lanes
     ffn_sum: Any
     gated: Any  # float32 [L, F]
+    final: Any  # float32 [L, D]: lane states, or their norms, at the end of the last layer
     scratch: Any  # float32 [programs, scratch_width]: each program's own staged input
     logits: Any  # float32 [V], or [tokens, V] when every token's logits are kept
     best: Any  # float32 [2, programs]: best plain and best noisy score
