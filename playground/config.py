@@ -23,6 +23,8 @@ class Config(BaseSettings):
     port: int | None = Field(None, description="Port of `make run`. Empty: 8000 or the next free one.")
     log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")
 
+    metrics_token: str = Field("", description="Bearer token for /metrics. Empty: staff and this machine itself.")
+
     # E-mail
     email_host: str = Field("", description="SMTP server. Empty: messages are printed to the log.")
     email_port: int = Field(587, description="Port of the SMTP server.")

@@ -18,6 +18,7 @@ from engine.errors import EngineError
 from playground import streams
 from playground.config import Config, config
 from playground.exceptions import EngineRefused, InvalidParameter
+from playground.memory import DeviceMemory
 from playground.schemas import ModelCard
 
 log = logging.getLogger(__name__)
@@ -143,6 +144,8 @@ class Slot:
     gpus: tuple[int, ...]  # () is the CPU
     members: dict[str, Member] = field(default_factory=dict)
     generation: str | None = None
+    draining: bool = False  # takes no more requests
+    restarting: bool = False  # its engines are loaded anew once it is free
 
 
 def parse_pool(text: str, gpu_count: int) -> list[tuple[int, ...]]:
@@ -176,6 +179,7 @@ class EnginePool:
         self._active: dict[str, Lease] = {}
         self._holds: dict[str, int] = {}
         self._started_at = time.time()
+        self._memory = DeviceMemory()
 
     def start(self) -> None:
         """Begin loading, heartbeats and listening for cancels, each in a thread of its own."""
@@ -241,6 +245,7 @@ class EnginePool:
 
     def report(self) -> dict:
         """What the heartbeat says: host, tasks in hand, and each engine's state, progress, EngineInfo and current request."""
+        memory = [self._memory.of(slot.gpus) for slot in self.slots]
         with self._changed:
             return {
                 "host": socket.gethostname(),
@@ -258,6 +263,8 @@ class EnginePool:
                         "detail": member.detail,
                         "generation": slot.generation if member.state == "busy" else None,
                         "info": member.info,
+                        "draining": slot.draining,
+                        "memory": memory[slot.index],
                     }
                     for slot in self.slots
                     for member in slot.members.values()
@@ -268,14 +275,33 @@ class EnginePool:
         return any(slot.members[model].state in READY for slot in self.slots)
 
     def _free_slot(self, model: str) -> Slot | None:
-        return next((s for s in self.slots if s.generation is None and s.members[model].state == "ready"), None)
+        free = (s for s in self.slots if s.generation is None and not s.draining and not s.restarting)
+        return next((s for s in free if s.members[model].state == "ready"), None)
 
     def _keep_loaded(self, slot: Slot) -> None:
         while not self._closing:
+            if slot.restarting and slot.generation is None:
+                self._unload(slot)
             for member in slot.members.values():
                 if slot.generation is None:
                     self._check(slot, member)
             time.sleep(0.2)
+
+    def _unload(self, slot: Slot) -> None:
+        with self._changed:
+            engines = [m.engine for m in slot.members.values() if m.engine]
+            for member in slot.members.values():
+                member.engine, member.state = None, "loading"
+            slot.restarting = slot.draining = False
+        for engine in engines:
+            engine.close()
+
+    def _command(self, slot: Slot, command: str) -> None:
+        log.info("engine %s: %s", slot.index, command)
+        with self._changed:
+            slot.draining = command == "drain"
+            slot.restarting = command == "restart"
+            self._changed.notify_all()
 
     def _check(self, slot: Slot, member: Member) -> None:
         if member.engine is not None and not member.engine.alive:
@@ -319,6 +345,8 @@ class EnginePool:
         try:
             if not self._closing:
                 streams.worker_beat(self.worker_id, self.report())
+            for index, command in streams.worker_commands(self.worker_id).items():
+                self._command(self.slots[index], command)
             for generation_id in streams.cancel_requested(list(self._active)):
                 self._cancel(generation_id)
         except Exception as error:

@@ -129,6 +129,25 @@ def workers() -> dict[str, dict]:
     return {i: json.loads(report) for i, report in zip(ids, reports, strict=True) if report is not None}
 
 
+def worker_command(worker_id: str, slot: int, command: str) -> None:
+    """Tell a worker to ``drain``, ``resume`` or ``restart`` the engines of a slot; it looks once a second."""
+    key = f"worker:{worker_id}:commands"
+    with client().pipeline() as pipe:
+        pipe.hset(key, str(slot), command)
+        pipe.expire(key, 60)
+        pipe.execute()
+
+
+def worker_commands(worker_id: str) -> dict[int, str]:
+    """Take what was asked of this worker: {slot: command}."""
+    key = f"worker:{worker_id}:commands"
+    with client().pipeline() as pipe:
+        pipe.hgetall(key)
+        pipe.delete(key)
+        commands, _ = pipe.execute()
+    return {int(slot): command for slot, command in commands.items()}
+
+
 # Streams ---------------------------------------------------------------------------------------------------------------
 
 
@@ -227,6 +246,11 @@ def _merge_delta(into: dict, frame: dict) -> None:
 def stream_read(generation_id: UUID) -> list[tuple[str, dict]]:
     """All entries kept of a stream: ``[(event_id, frame), ...]``; [] when it has expired."""
     return [(identifier, json.loads(fields["f"])) for identifier, fields in client().xrange(stream_key(generation_id))]
+
+
+def stream_tail(generation_id: UUID | str, count: int) -> list[tuple[str, dict]]:
+    """The newest entries of a stream, newest first."""
+    return [(identifier, json.loads(fields["f"])) for identifier, fields in client().xrevrange(stream_key(generation_id), count=count)]
 
 
 def stream_end(generation_id: UUID, last_number: int, frame: dict) -> None:

@@ -5,6 +5,8 @@ from playground import health
 from playground.chat import views
 from playground.chat.api import api
 from playground.sharing.views import links_page
+from playground.usage import metrics as usage_metrics
+from playground.usage import views as usage
 
 urlpatterns = [
     path("", views.playground_page, name="playground"),
@@ -15,6 +17,8 @@ urlpatterns = [
     path("accounts/", include("playground.accounts.urls")),
     path("s/", include("playground.sharing.urls")),
     path("links/", links_page, name="links"),
+    path("stats/", usage.stats, name="stats"),
+    path("metrics", usage_metrics.metrics),
     path("sandbox/", include("playground.sandbox.urls")),
     path("healthz", health.healthz),
     path("readyz", health.readyz),

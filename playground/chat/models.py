@@ -144,6 +144,7 @@ class Generation(models.Model):
             models.Index(fields=["user", "created_at"], name="generation_user"),
             models.Index(fields=["visitor_id", "created_at"], name="generation_visitor"),
             models.Index(fields=["created_at"], name="generation_created"),
+            models.Index(fields=["finished_at"], name="generation_finished"),
         ]
 
     def __str__(self) -> str:

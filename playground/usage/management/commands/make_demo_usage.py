@@ -1,0 +1,101 @@
+"""Fill the database with generations that look like use, to try and to time the stats page."""
+
+import random
+import time
+import uuid
+from datetime import datetime, timedelta
+
+from django.contrib.auth import get_user_model
+from django.core.management.base import BaseCommand, CommandParser
+from django.db import connection, transaction
+from django.utils import timezone
+
+from playground.chat.models import Generation
+
+MODELS = (  # name, share of requests, tokens/s, device, GPUs, engine
+    ("laneformer-2b", 0.6, 950.0, "NVIDIA H200", 1, "gpu-a/0"),
+    ("llama-3.2-1b", 0.25, 1800.0, "NVIDIA H200", 2, "gpu-b/0"),
+    ("smollm2-135m-instruct", 0.15, 46.0, "CPU, 2 threads", 0, "cpu-1/0"),
+)
+ERRORS = (("engine_stopped", "interrupted"), ("invalid_numbers", "failed"), ("internal", "failed"))
+BATCH = 5000
+WEIGHTS = [share for _, share, *_ in MODELS]
+FIELDS = (
+    *("id", "visitor_id", "created_at", "started_at", "finished_at"),
+    *("user_id", "source", "model", "state", "finish_reason", "error_code", "prompt_tokens", "completion_tokens"),
+    *("queue_ms", "ttft_ms", "total_ms", "decode_tokens_per_s", "worker", "engine", "backend", "device", "gpus", "precision"),
+    *("params", "system_prompt", "request", "error_message", "trace", "last_event_id"),
+)
+INSERT = f"INSERT INTO {Generation._meta.db_table} ({', '.join(FIELDS)}) VALUES ({', '.join(['%s'] * len(FIELDS))})"
+
+
+class Command(BaseCommand):
+    help = "Make generations of the last days, with a daily rhythm. For empty databases: it asks for --yes when there are any."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--count", type=int, default=1_000_000)
+        parser.add_argument("--days", type=int, default=30)
+        parser.add_argument("--users", type=int, default=40)
+        parser.add_argument("--visitors", type=int, default=2000)
+        parser.add_argument("--seed", type=int, default=1)
+        parser.add_argument("--yes", action="store_true", help="Add to a database that has generations.")
+
+    def handle(self, *args, count: int, days: int, users: int, visitors: int, seed: int, yes: bool, **options) -> None:
+        if Generation.objects.exists() and not yes:
+            self.stderr.write("There are generations already; nothing was made. Add --yes to mix these in.")
+            return
+        started, chance = time.monotonic(), random.Random(seed)
+        people = [(user.pk, None) for user in _users(users)] + [(None, uuid.UUID(int=chance.getrandbits(128))) for _ in range(visitors)]
+        now = timezone.now()
+        for first in range(0, count, BATCH):
+            rows = [_row(chance, people, now, days) for _ in range(min(BATCH, count - first))]
+            with transaction.atomic(), connection.cursor() as cursor:
+                cursor.executemany(INSERT, rows)
+            if first % 100_000 == 0:
+                self.stdout.write(f"{first:,} of {count:,}", ending="\r")
+        self.stdout.write(f"Made {count:,} generations in {time.monotonic() - started:.0f} s. Next: manage.py rollup_usage --rebuild")
+
+
+def _users(count: int) -> list:
+    model = get_user_model()
+    names = [f"demo-{n}" for n in range(count)]
+    model.objects.bulk_create([model(username=name, email=f"{name}@example.org") for name in names], ignore_conflicts=True)
+    return list(model.objects.filter(username__in=names))
+
+
+def _row(chance: random.Random, people: list, now: datetime, days: int) -> tuple:
+    """Values of ``FIELDS``."""
+    user, visitor = people[min(int(chance.expovariate(12) * len(people)), len(people) - 1)]
+    name, _, speed, device, gpus, engine = chance.choices(MODELS, WEIGHTS)[0]
+    created = now - timedelta(seconds=chance.random() * days * 86_400)
+    while chance.random() > 0.35 + 0.65 * max(0.0, 1 - abs(created.hour - 14) / 10):
+        created = now - timedelta(seconds=chance.random() * days * 86_400)
+    prompt, tokens = int(chance.lognormvariate(5.3, 0.8)), max(1, int(chance.lognormvariate(6, 0.8)))
+    queue, ttft = chance.lognormvariate(1.2, 1.4), 12 + prompt * 0.04 + chance.lognormvariate(1, 0.6)
+    rate = speed * chance.gauss(1, 0.015) * (0.9 if chance.random() < 0.01 else 1)
+    state, finish, error, luck = "done", "stop", "", chance.random()
+    if luck < 0.01:
+        error, state = chance.choice(ERRORS)
+        finish, tokens = "interrupted" if state == "interrupted" else "", int(tokens * chance.random())
+    elif luck < 0.07:
+        state, finish, tokens = "stopped", "cancelled", max(1, int(tokens * chance.random()))
+    elif luck < 0.2:
+        finish = "length"
+    total = ttft + tokens / rate * 1000
+    started, finished = created + timedelta(milliseconds=queue), created + timedelta(milliseconds=queue + total)
+    return (
+        *(_uuid(value) for value in (uuid.UUID(int=chance.getrandbits(128)), visitor)),
+        *(_moment(value) for value in (created, started, finished)),
+        *(user, "api" if chance.random() < 0.3 else "web", name, state, finish, error, prompt, tokens),
+        *(queue, ttft if tokens else None, total, rate if tokens > 1 else None),
+        *(engine.split("/")[0], f"0/{name}", "monokernel" if gpus else "torch", device, gpus, "float16" if gpus else "float32"),
+        *("{}", "", "{}", "", "[]", "0"),
+    )
+
+
+def _uuid(value: uuid.UUID | None) -> str | uuid.UUID | None:
+    return value if value is None or connection.features.has_native_uuid_field else value.hex
+
+
+def _moment(value: datetime) -> str | datetime:
+    return value if connection.vendor == "postgresql" else value.replace(tzinfo=None).isoformat(" ", "microseconds")

@@ -1,0 +1,87 @@
+"""Usage: rollups of the Generation rows, and what admins did. The rows are the account; rollups can always be made from them."""
+
+from django.conf import settings
+from django.db import models
+from django.utils import timezone
+
+SUMS = ("requests", "done", "stopped", "interrupted", "failed", "prompt_tokens", "completion_tokens")
+TALLIES = ("errors", "finishes", "queue", "ttft", "total", "rate")  # name or bucket -> count
+
+
+class UsageRollup(models.Model):
+    """Ended generations of one hour or day (UTC, by the time of the request), for everybody or for one subject.
+
+    ``kind`` "all" counts every generation once; the other kinds split the same generations by user, visitor, key, link or engine.
+    Histograms map the bucket numbers of ``histograms`` to counts, so rollups of any span add up to exact counts.
+    """
+
+    class Period(models.TextChoices):
+        HOUR = "hour"
+        DAY = "day"
+
+    class Kind(models.TextChoices):
+        ALL = "all"
+        USER = "user"
+        VISITOR = "visitor"
+        KEY = "key"
+        LINK = "link"
+        ENGINE = "engine"
+
+    period = models.CharField(max_length=4, choices=Period)
+    start = models.DateTimeField()
+    kind = models.CharField(max_length=8, choices=Kind)
+    subject = models.CharField(max_length=280, blank=True, help_text="Primary key of the user, key or link; visitor id; worker/engine.")
+    model = models.CharField(max_length=200)
+    source = models.CharField(max_length=8)
+
+    requests = models.PositiveIntegerField(default=0)
+    done = models.PositiveIntegerField(default=0)
+    stopped = models.PositiveIntegerField(default=0)
+    interrupted = models.PositiveIntegerField(default=0)
+    failed = models.PositiveIntegerField(default=0)
+    prompt_tokens = models.PositiveBigIntegerField(default=0)
+    completion_tokens = models.PositiveBigIntegerField(default=0)
+    errors = models.JSONField(default=dict)  # error code -> count
+    finishes = models.JSONField(default=dict)  # finish reason -> count
+    queue = models.JSONField(default=dict)  # histogram of ms
+    ttft = models.JSONField(default=dict)  # histogram of ms
+    total = models.JSONField(default=dict)  # histogram of ms
+    rate = models.JSONField(default=dict)  # histogram of decode tokens/s
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["kind", "period", "start", "subject", "model", "source"], name="usagerollup_one"),
+        ]
+        indexes = [models.Index(fields=["kind", "subject", "period", "start"], name="usagerollup_subject")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.subject} {self.period} {self.start:%Y-%m-%d %H:%M} {self.model}"
+
+
+class RollupState(models.Model):
+    """Up to when ended generations have been rolled up. One row."""
+
+    done_until = models.DateTimeField(null=True)
+    checked_at = models.DateTimeField(null=True)
+
+    def save(self, *args, **kwargs) -> None:
+        self.pk = 1
+        super().save(*args, **kwargs)
+
+
+class AuditEntry(models.Model):
+    """What an admin did to running parts, people, links or keys."""
+
+    at = models.DateTimeField(default=timezone.now)
+    actor = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
+    actor_name = models.CharField(max_length=150)
+    action = models.CharField(max_length=40)
+    target = models.CharField(max_length=300)
+    detail = models.CharField(max_length=500, blank=True)
+
+    class Meta:
+        ordering = ["-at"]
+        verbose_name_plural = "audit log"
+
+    def __str__(self) -> str:
+        return f"{self.at:%Y-%m-%d %H:%M} {self.actor_name}: {self.action} {self.target}"

@@ -1,0 +1,232 @@
+"""Everything that writes usage: rollups, retention, the audit log and the acts that go into it."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from django.contrib.auth.models import AbstractBaseUser
+from django.db import transaction
+from django.db.models import CharField, Value
+from django.utils import timezone
+
+from playground import streams
+from playground.accounts.selectors import site_settings
+from playground.accounts.services import user_block, user_unblock
+from playground.chat.models import Conversation, Generation
+from playground.chat.services import conversation_delete, generation_cancel
+from playground.sharing.models import ShareLink
+from playground.sharing.services import link_revoke
+from playground.usage.histograms import bucket_of
+from playground.usage.models import SUMS, TALLIES, AuditEntry, RollupState, UsageRollup
+
+Kind, Period = UsageRollup.Kind, UsageRollup.Period
+HOUR = timedelta(hours=1)
+OVERLAP = timedelta(minutes=2)  # a transaction that commits late is still seen
+FRESH = timedelta(seconds=10)
+# Answers of the API are counted by key where keys are installed.
+KEY = "api_key_id" if hasattr(Generation, "api_key_id") else Value(None, output_field=CharField())
+COLUMNS = (
+    "created_at",
+    "model",
+    "source",
+    "user_id",
+    "visitor_id",
+    KEY,
+    "share_link_id",
+    "worker",
+    "engine",
+    "state",
+    "finish_reason",
+    "error_code",
+    "prompt_tokens",
+    "completion_tokens",
+    "queue_ms",
+    "ttft_ms",
+    "total_ms",
+    "decode_tokens_per_s",
+)
+
+# Rollups ---------------------------------------------------------------------------------------------------------------
+
+
+def rollup_update(*, force: bool = False) -> int:
+    """Roll up every hour in which a generation ended since the last time. The number of hours. At most every 10 s."""
+    state = RollupState.objects.filter(pk=1).first() or RollupState(pk=1)
+    now = timezone.now()
+    if not force and state.checked_at and now - state.checked_at < FRESH:
+        return 0
+    ended = Generation.objects.exclude(state__in=Generation.ACTIVE)
+    if state.done_until:
+        ended = ended.filter(finished_at__gt=state.done_until - OVERLAP)
+    hours = {hour_of(created) for created in ended.values_list("created_at", flat=True).iterator(chunk_size=10_000)}
+    for hour in sorted(hours):
+        rollup_hour(hour)
+    for day in sorted({day_of(hour) for hour in hours}):
+        rollup_day(day)
+    RollupState(done_until=now, checked_at=now).save()
+    return len(hours)
+
+
+def rollup_rebuild() -> int:
+    """Make every rollup again from the rows, in one pass. The number of generations counted."""
+    count = 0
+    with transaction.atomic():
+        UsageRollup.objects.all().delete()
+        hour, hours, day, days = None, _Cells(), None, _Cells()
+        for row in _rows(Generation.objects.all()):
+            row_hour = hour_of(row[0])
+            if row_hour != hour:
+                _write(Period.HOUR, hour, hours)
+                days.merge(hours.cells)
+                hour, hours = row_hour, _Cells()
+                if day_of(row_hour) != day:
+                    _write(Period.DAY, day, days)
+                    day, days = day_of(row_hour), _Cells()
+            hours.add(row)
+            count += 1
+        _write(Period.HOUR, hour, hours)
+        days.merge(hours.cells)
+        _write(Period.DAY, day, days)
+        RollupState(done_until=timezone.now(), checked_at=timezone.now()).save()
+    return count
+
+
+@transaction.atomic
+def rollup_hour(hour: datetime) -> None:
+    """From the rows of the hour."""
+    cells = _Cells()
+    for row in _rows(Generation.objects.filter(created_at__gte=hour, created_at__lt=hour + HOUR)):
+        cells.add(row)
+    _replace(Period.HOUR, hour, cells)
+
+
+@transaction.atomic
+def rollup_day(day: datetime) -> None:
+    """From the rollups of its hours."""
+    cells = _Cells()
+    hours = UsageRollup.objects.filter(kind__in=Kind.values, period=Period.HOUR, start__gte=day, start__lt=day + timedelta(days=1))
+    for row in hours.values("kind", "subject", "model", "source", *SUMS, *TALLIES).iterator():
+        cells.merge({(row["kind"], row["subject"], row["model"], row["source"]): row})
+    _replace(Period.DAY, day, cells)
+
+
+def hour_of(moment: datetime) -> datetime:
+    return moment.replace(minute=0, second=0, microsecond=0)
+
+
+def day_of(moment: datetime) -> datetime:
+    return hour_of(moment).replace(hour=0)
+
+
+def _rows(generations) -> Iterable[tuple]:
+    ended = generations.exclude(state__in=Generation.ACTIVE).order_by("created_at")
+    return ended.values_list(*COLUMNS).iterator(chunk_size=10_000)
+
+
+class _Cells:
+    """Rollups of one period by (kind, subject, model, source)."""
+
+    def __init__(self):
+        self.cells: dict[tuple, dict] = {}
+
+    def add(self, row: tuple) -> None:
+        """Count one generation (``COLUMNS``): once for everybody, and once for each subject it has."""
+        _, model, source, user, visitor, key, link, worker, engine, *facts = row
+        self._count((Kind.ALL, "", model, source), facts)
+        if user is not None:
+            self._count((Kind.USER, str(user), model, source), facts)
+        elif visitor is not None:  # thousands an hour, each with a request or two: counts are enough
+            self._count((Kind.VISITOR, str(visitor), model, source), [*facts[:5], None, None, None, None])
+        if key is not None:
+            self._count((Kind.KEY, str(key), model, source), facts)
+        if link is not None:
+            self._count((Kind.LINK, str(link), model, source), facts)
+        if worker:
+            self._count((Kind.ENGINE, f"{worker}/{engine}", model, source), facts)
+
+    def merge(self, cells: dict[tuple, dict]) -> None:
+        for at, other in cells.items():
+            cell = self._cell(at)
+            for name in SUMS:
+                cell[name] += other[name]
+            for name in TALLIES:
+                for key, count in other[name].items():
+                    cell[name][str(key)] += count
+
+    def _count(self, at: tuple, facts: list) -> None:
+        state, finish, error, prompt, completion, queue_ms, ttft_ms, total_ms, rate = facts
+        cell = self._cell(at)
+        cell["requests"] += 1
+        cell[state] += 1
+        cell["prompt_tokens"] += prompt
+        cell["completion_tokens"] += completion
+        if error:
+            cell["errors"][error] += 1
+        if finish:
+            cell["finishes"][finish] += 1
+        for name, value in (("queue", queue_ms), ("ttft", ttft_ms), ("total", total_ms), ("rate", rate)):
+            if value is not None:
+                cell[name][str(bucket_of(value))] += 1
+
+    def _cell(self, at: tuple) -> dict:
+        cell = self.cells.get(at)
+        if cell is None:
+            cell = self.cells[at] = {name: 0 for name in SUMS} | {name: defaultdict(int) for name in TALLIES}
+        return cell
+
+
+def _replace(period: str, start: datetime, cells: _Cells) -> None:
+    UsageRollup.objects.filter(kind__in=Kind.values, period=period, start=start).delete()
+    _write(period, start, cells)
+
+
+def _write(period: str, start: datetime | None, cells: _Cells) -> None:
+    rows = (
+        UsageRollup(period=period, start=start, kind=kind, subject=subject, model=model, source=source, **cell)
+        for (kind, subject, model, source), cell in cells.cells.items()
+    )
+    UsageRollup.objects.bulk_create(rows, batch_size=2000)
+
+
+# Retention -------------------------------------------------------------------------------------------------------------
+
+
+def retention_apply(*, now: datetime | None = None) -> int:
+    """Delete chats (with links) and request texts older than the site keeps them. Figures stay. The number of chats."""
+    days = site_settings().text_retention_days
+    if days is None:
+        return 0
+    before = (now or timezone.now()) - timedelta(days=days)
+    chats = list(Conversation.objects.filter(updated_at__lt=before))
+    for conversation in chats:
+        conversation_delete(conversation=conversation)
+    Generation.objects.filter(created_at__lt=before).exclude(state__in=Generation.ACTIVE).update(request={}, system_prompt="", trace=[])
+    return len(chats)
+
+
+# Acts of admins --------------------------------------------------------------------------------------------------------
+
+
+def audit(*, actor: AbstractBaseUser, action: str, target: str, detail: str = "") -> None:
+    AuditEntry.objects.create(actor=actor, actor_name=actor.get_username(), action=action, target=target[:300], detail=detail[:500])
+
+
+def admin_cancel(*, actor: AbstractBaseUser, generation: Generation) -> None:
+    audit(actor=actor, action="cancel generation", target=str(generation.pk), detail=f"{generation.model}, {generation.state}")
+    generation_cancel(generation=generation)
+
+
+def admin_engine(*, actor: AbstractBaseUser, command: str, worker: str, slot: int) -> None:
+    """``drain`` (take no more requests), ``resume``, or ``restart`` (once its present request has ended)."""
+    streams.worker_command(worker, slot, command)
+    audit(actor=actor, action=f"{command} engine", target=f"{worker} / {slot}")
+
+
+def admin_block(*, actor: AbstractBaseUser, user: AbstractBaseUser, block: bool = True) -> None:
+    (user_block if block else user_unblock)(user=user)
+    audit(actor=actor, action="block user" if block else "unblock user", target=user.get_username())
+
+
+def admin_revoke_link(*, actor: AbstractBaseUser, link: ShareLink) -> None:
+    audit(actor=actor, action="revoke link", target=str(link.pk), detail=link.title)
+    link_revoke(link=link)

@@ -1,0 +1,324 @@
+"""Usage: every generation counted once, rollups equal to the rows, percentiles, access, admin acts, metrics, retention."""
+
+import random
+import uuid
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.test import Client
+from django.utils import timezone
+
+from playground import streams
+from playground.accounts.models import SiteSettings
+from playground.chat.models import Conversation, Generation
+from playground.chat.services import generation_cancel, generation_create, generations_reap
+from playground.identity import Owner
+from playground.schemas import ChatMessage, Params
+from playground.usage import selectors, services
+from playground.usage.histograms import bucket_of, percentile
+from playground.usage.models import SUMS, TALLIES, AuditEntry, UsageRollup
+from tests.playground.conftest import wait_for
+from tests.playground.test_sharing import browser, chat, share
+
+User = get_user_model()
+KEYS = ("period", "start", "kind", "subject", "model", "source", *SUMS, *TALLIES)
+
+
+@pytest.fixture
+def admin(db):
+    return User.objects.create_superuser("root", "root@example.org", "pw")
+
+
+@pytest.fixture
+def staff(admin) -> Client:
+    return browser(Owner(user=admin))
+
+
+def ended(count: int, seed: int = 0, **fields) -> None:
+    """Generations of three days with random figures."""
+    chance = random.Random(seed)
+    first = datetime(2026, 11, 20, tzinfo=UTC)
+    states = ["done"] * 8 + ["stopped", "failed"]
+    Generation.objects.bulk_create(
+        Generation(
+            visitor_id=uuid.UUID(int=chance.randrange(5)),
+            model=chance.choice(["a", "b"]),
+            source=chance.choice(["web", "api"]),
+            state=(state := chance.choice(states)),
+            finish_reason={"done": "stop", "stopped": "cancelled"}.get(state, ""),
+            error_code="internal" if state == "failed" else "",
+            prompt_tokens=chance.randrange(500),
+            completion_tokens=chance.randrange(900),
+            queue_ms=chance.lognormvariate(1, 1),
+            ttft_ms=chance.lognormvariate(3, 0.5),
+            total_ms=chance.lognormvariate(6, 0.5),
+            decode_tokens_per_s=chance.gauss(950, 20),
+            worker="host-1",
+            engine="0/a",
+            created_at=first + timedelta(seconds=chance.randrange(3 * 86_400)),
+            finished_at=timezone.now(),
+            **fields,
+        )
+        for _ in range(count)
+    )
+
+
+def stored() -> Counter:
+    """Every rollup as a comparable value."""
+    rows = UsageRollup.objects.values(*KEYS)
+    return Counter(str([sorted(v.items()) if isinstance(v, dict) else v for v in row.values()]) for row in rows)
+
+
+def assert_rollups_equal_rows() -> None:
+    rows = Generation.objects.exclude(state__in=Generation.ACTIVE)
+    for period in ("hour", "day"):
+        rollups = UsageRollup.objects.filter(kind="all", period=period)
+        assert sum(r.requests for r in rollups) == rows.count()
+        for state in ("done", "stopped", "interrupted", "failed"):
+            assert sum(getattr(r, state) for r in rollups) == rows.filter(state=state).count(), state
+        for name in ("prompt_tokens", "completion_tokens"):
+            assert sum(getattr(r, name) for r in rollups) == sum(rows.values_list(name, flat=True)), name
+        wanted = Counter(bucket_of(v) for v in rows.values_list("ttft_ms", flat=True) if v is not None)
+        counted = sum((Counter({int(b): n for b, n in r.ttft.items()}) for r in rollups), Counter())
+        assert counted == wanted
+        errors = sum((Counter(r.errors) for r in rollups), Counter())
+        assert errors == Counter(rows.exclude(error_code="").values_list("error_code", flat=True))
+
+
+def ask(owner: Owner, tokens: int = 5) -> Generation:
+    return generation_create(owner=owner, params=Params(max_tokens=tokens), messages=[ChatMessage(role="user", content="Hello")])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_rollups_equal_the_rows_after_stops_errors_and_a_killed_worker(worker, fake_engine, owner) -> None:
+    state_of = lambda g: Generation.objects.get(pk=g.pk).state  # noqa: E731
+    answered = [ask(owner) for _ in range(3)]
+    wait_for(lambda: all(state_of(g) == "done" for g in answered))
+    services.rollup_update(force=True)
+    fake_engine.seconds_per_token = 0.02
+    stopped = ask(owner, tokens=1000)
+    wait_for(lambda: state_of(stopped) == "running")
+    generation_cancel(generation=stopped)
+    wait_for(lambda: state_of(stopped) == "stopped")
+    waiting = ask(owner, tokens=1000)
+    wait_for(lambda: state_of(waiting) == "running")
+    killed = ask(owner)  # as if its worker had died: running, with an owner that does not report
+    Generation.objects.filter(pk=killed.pk).update(state="running", worker="dead-host-1")
+    fake_engine.alive = False  # the engine dies under the running one
+    wait_for(lambda: state_of(waiting) in ("failed", "interrupted"))
+    wait_for(lambda: generations_reap() or state_of(killed) == "interrupted", seconds=20)
+    services.rollup_update(force=True)
+    assert_rollups_equal_rows()
+    assert UsageRollup.objects.filter(kind="visitor", subject=str(owner.visitor_id), period="day").get().requests == 6
+    incremental = stored()
+    services.rollup_rebuild()
+    assert stored() == incremental
+
+
+@pytest.mark.django_db
+def test_updates_in_pieces_equal_a_rebuild() -> None:
+    for seed in range(3):
+        ended(400, seed)
+        services.rollup_update(force=True)
+    pieces = stored()
+    assert services.rollup_rebuild() == 1200
+    assert stored() == pieces
+    assert_rollups_equal_rows()
+
+
+@pytest.mark.django_db
+def test_a_generation_that_ends_later_is_counted_in_the_hour_of_its_request() -> None:
+    at = datetime(2026, 11, 20, 13, 59, tzinfo=UTC)
+    late = Generation.objects.create(model="a", state="running", created_at=at)
+    services.rollup_update(force=True)
+    assert not UsageRollup.objects.exists()
+    Generation.objects.filter(pk=late.pk).update(state="done", finished_at=timezone.now())
+    services.rollup_update(force=True)
+    services.rollup_update(force=True)
+    hour = UsageRollup.objects.get(kind="all", period="hour")
+    assert (hour.start.hour, hour.requests) == (13, 1)
+
+
+def test_percentiles_of_the_histogram_are_within_two_and_a_half_per_cent() -> None:
+    chance = random.Random(4)
+    values = sorted(chance.lognormvariate(3, 1.2) for _ in range(20_000))
+    histogram = Counter(map(bucket_of, values))
+    for part in (0.01, 0.05, 0.5, 0.95, 0.99):
+        assert percentile(histogram, part) == pytest.approx(values[int(part * len(values))], rel=0.025)
+    assert percentile({}, 0.5) is None
+
+
+@pytest.mark.django_db
+def test_the_pages_figures_come_from_the_span_and_filters_asked_for(empty_redis, staff) -> None:
+    ended(600)
+    every = staff.get("/api/stats/summary?from=2026-11-20&to=2026-11-22").json()
+    assert every["requests"] == 600 and every["visitors"] == 5
+    some = staff.get("/api/stats/summary?from=2026-11-20&to=2026-11-22&model=a&source=api").json()
+    assert some["requests"] == Generation.objects.filter(model="a", source="api").count()
+    one_day = staff.get("/api/stats/series?from=2026-11-21&to=2026-11-21").json()
+    assert len(one_day) == 24 and sum(h["requests"] for h in one_day) == Generation.objects.filter(created_at__day=21).count()
+    assert every["rate"]["p95"] < every["rate"]["p50"] < 1000  # p95 of a rate: 95 % were at least this fast
+    assert {row["name"]: row["requests"] for row in staff.get("/api/stats/models?from=2026-11-20&to=2026-11-22").json()} == dict(
+        Counter(Generation.objects.values_list("model", flat=True))
+    )
+    errors = staff.get("/api/stats/errors?from=2026-11-20&to=2026-11-22").json()
+    assert {row["name"]: row["requests"] for row in errors} == {
+        "internal": Generation.objects.filter(state="failed").count(),
+        "stopped": Generation.objects.filter(state="stopped").count(),
+    }
+    spread = staff.get("/api/stats/spread-rate?from=2026-11-20&to=2026-11-22").json()
+    assert sum(bar["count"] for bar in spread) >= 0.99 * 600
+
+
+@pytest.mark.django_db
+def test_every_part_is_also_csv_and_no_cell_is_a_formula(empty_redis, staff) -> None:
+    ended(50)
+    Generation.objects.update(model="=HYPERLINK(1)")
+    for part in ("summary", "series", "models", "users", "links", "engines", "errors", "spread-rate"):
+        answer = staff.get(f"/api/stats/{part}?from=2026-11-20&to=2026-11-22&format=csv")
+        assert answer["Content-Type"].startswith("text/csv") and "attachment" in answer["Content-Disposition"]
+    lines = staff.get("/api/stats/models?from=2026-11-20&to=2026-11-22&format=csv").content.decode().splitlines()
+    assert lines[0].startswith("id,name,requests") and lines[1].startswith("'=HYPERLINK(1)")
+    assert "ttft_ms.p95" in staff.get("/api/stats/series?range=24h&format=csv").content.decode().splitlines()[0]
+
+
+@pytest.mark.django_db
+def test_stats_are_for_staff(empty_redis, owner) -> None:
+    user = User.objects.create_user("ines", "ines@example.org", "pw")
+    for client in (browser(owner), browser(Owner(user=user))):
+        assert client.get("/api/stats/summary").status_code == 403
+        assert client.get("/api/stats/workers").status_code == 403
+        assert client.post("/api/stats/engines/drain", {"worker": "w", "slot": 0}, content_type="application/json").status_code == 403
+        assert client.get("/stats/").status_code in (302, 403)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "query, words", [("range=1y", "24h, 7d, 30d"), ("from=x&to=y", "no date"), ("from=2026-11-02&to=2026-11-01", "must not")]
+)
+def test_a_bad_span_names_what_is_wrong(empty_redis, staff, query: str, words: str) -> None:
+    refused = staff.get(f"/api/stats/summary?{query}")
+    assert refused.status_code == 400 and words in refused.json()["message"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_admins_drain_resume_and_restart_an_engine(engines, fake_engine, staff) -> None:
+    def engine() -> dict:
+        return staff.get("/api/stats/workers").json()["engines"][0]
+
+    def act(command: str) -> None:
+        body = {"worker": engine()["worker"], "slot": 0}
+        assert staff.post(f"/api/stats/engines/{command}", body, content_type="application/json").status_code == 204
+
+    act("drain")
+    wait_for(lambda: engine()["draining"])
+    with pytest.raises(AssertionError, match="in time"):
+        wait_for(lambda: engines._free_slot("smollm2-135m-instruct"), seconds=0.3)
+    act("resume")
+    wait_for(lambda: not engine()["draining"] and engines._free_slot("smollm2-135m-instruct"))
+    first = engines.slots[0].members["smollm2-135m-instruct"].engine
+    loads = []
+    engines._factory = lambda *_: loads.append(1) or first
+    act("restart")
+    wait_for(lambda: loads and engine()["state"] == "ready")
+    assert engine()["memory"]["used"] > 0 and engine()["heartbeat_s"] < 5
+    assert [e.action for e in AuditEntry.objects.order_by("at")] == ["drain engine", "resume engine", "restart engine"]
+
+
+@pytest.mark.django_db
+def test_admin_acts_take_effect_and_stand_in_the_audit_log(empty_redis, staff, admin, owner) -> None:
+    conversation = chat(owner)
+    link = share(browser(owner), conversation)
+    queued = Generation.objects.create(model="a", **owner.fields())
+    user = User.objects.create_user("ines", "ines@example.org", "pw")
+    assert staff.post(f"/api/stats/generations/{queued.pk}/cancel").status_code == 204
+    assert staff.post(f"/api/stats/users/{user.pk}/block").status_code == 204
+    assert staff.post(f"/api/stats/users/{admin.pk}/block").status_code == 404  # not oneself
+    assert staff.post(f"/api/stats/links/{link['id']}/revoke").status_code == 204
+    queued.refresh_from_db()
+    user.refresh_from_db()
+    assert queued.state == "stopped" and not user.is_active and Client().get(link["url"]).status_code == 410
+    entries = AuditEntry.objects.order_by("at").values_list("actor_name", "action", "target")
+    assert list(entries) == [
+        ("root", "cancel generation", str(queued.pk)),
+        ("root", "block user", "ines"),
+        ("root", "revoke link", link["id"]),
+    ]
+
+
+@pytest.mark.django_db
+def test_metrics_have_the_shape_that_prometheus_reads(empty_redis, settings) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    ended(300)
+    streams.queue_add(uuid.uuid4())
+    text = Client().get("/metrics").content.decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    tokens = sum(s.value for s in families["playground:generation_tokens"].samples if s.name.endswith("_total"))
+    assert tokens == sum(Generation.objects.values_list("completion_tokens", flat=True))
+    ttft = families["playground:time_to_first_token_seconds"].samples
+    counts = [s.value for s in ttft if s.name.endswith("_bucket") and s.labels["model_name"] == "a"]
+    assert counts == sorted(counts) and counts[-1] == Generation.objects.filter(model="a").count()
+    assert families["playground:num_requests_waiting"].samples[0].value == 1
+    again = {f.name: f for f in text_string_to_metric_families(Client().get("/metrics").content.decode())}
+    assert again["playground:generation_tokens"].samples == families["playground:generation_tokens"].samples
+
+
+@pytest.mark.django_db
+def test_metrics_are_not_for_everybody(empty_redis, monkeypatch, staff) -> None:
+    from playground.config import config
+
+    assert Client(REMOTE_ADDR="203.0.113.9").get("/metrics").status_code == 403
+    assert Client(headers={"X-Forwarded-For": "203.0.113.9"}).get("/metrics").status_code == 403
+    assert staff.get("/metrics", REMOTE_ADDR="203.0.113.9").status_code == 200
+    monkeypatch.setattr(config, "metrics_token", "scrape-me")
+    assert Client().get("/metrics").status_code == 403
+    assert Client(headers={"Authorization": "Bearer scrape-me"}).get("/metrics").status_code == 200
+
+
+@pytest.mark.django_db
+def test_retention_deletes_texts_and_links_and_keeps_figures(empty_redis, owner) -> None:
+    conversation = chat(owner)
+    link = share(browser(owner), conversation)
+    recent = chat(owner, title="Recent")
+    Conversation.objects.filter(pk=conversation.pk).update(updated_at=timezone.now() - timedelta(days=40))
+    Generation.objects.update(finished_at=timezone.now())
+    services.rollup_update(force=True)
+    before = stored()
+    assert services.retention_apply() == 0  # no limit is set
+    SiteSettings(text_retention_days=30).save()
+    call_command("apply_retention")
+    assert list(Conversation.objects.all()) == [recent]
+    assert Client().get(link["url"]).status_code == 410
+    services.rollup_rebuild()
+    assert stored() == before
+
+
+@pytest.mark.django_db
+def test_demo_usage_fills_every_part_of_the_page(empty_redis, staff) -> None:
+    call_command("make_demo_usage", count=500, days=3, users=3, visitors=20)
+    call_command("rollup_usage", rebuild=True)
+    assert_rollups_equal_rows()
+    for part in ("series", "models", "users", "engines", "errors", "spread-rate", "spread-ttft", "spread-queue"):
+        assert staff.get(f"/api/stats/{part}?range=7d").json(), part
+    assert staff.get("/api/stats/choices").json()["models"] == ["laneformer-2b", "llama-3.2-1b", "smollm2-135m-instruct"]
+    user = staff.get("/api/stats/choices").json()["users"][0]
+    own = staff.get(f"/api/stats/summary?range=30d&user={user['id']}").json()
+    assert own["requests"] == Generation.objects.filter(user_id=user["id"]).count() and own["users"] == 1
+
+
+@pytest.mark.django_db
+def test_an_answer_of_a_fork_is_counted_for_its_link(empty_redis, owner) -> None:
+    link = share(browser(owner), chat(owner))
+    viewer = Owner(visitor_id=uuid.uuid4())
+    forked = browser(viewer).post(f"/api/links/fork/{link['url'][3:]}", content_type="application/json").json()
+    asked = [ChatMessage(role="user", content="Go on")]
+    made = generation_create(owner=viewer, params=Params(), messages=asked, conversation_id=uuid.UUID(forked["conversation_id"]))
+    generation_cancel(generation=made)
+    services.rollup_update(force=True)
+    assert UsageRollup.objects.get(kind="link", period="day").subject == link["id"]
+    span = selectors.query_from({"range": "24h"})
+    assert selectors.table(span, "link")[0]["name"] == "Cheapest path"
