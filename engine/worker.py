@@ -59,17 +59,21 @@ def main(connection: Connection, config) -> None:
 
 
 def make_backend(config, on_progress: Callable[[Progress], None]) -> Backend:
-    """auto: the monokernel where there is a GPU, otherwise torch. "module:factory" names any other backend."""
-    return _factory(config.backend)(
-        config.model, gpus=config.gpus, dtype=config.dtype, context_tokens=config.context_tokens, on_progress=on_progress
-    )
+    """auto: the monokernel where there is a GPU and it takes the model, otherwise torch. "module:factory" names any other."""
+    settings = {"gpus": config.gpus, "dtype": config.dtype, "context_tokens": config.context_tokens, "on_progress": on_progress}
+    if config.backend != "auto":
+        return _factory(config.backend)(config.model, **settings)
+    import torch
+
+    if torch.cuda.is_available():
+        try:
+            return _factory("monokernel")(config.model, **settings)
+        except ModelError as error:  # torch says the same again when it is the model's fault
+            print(f"engine: the monokernel does not take this model, torch runs it: {error}", file=sys.stderr)
+    return _factory("torch")(config.model, **settings)
 
 
 def _factory(name: str) -> Callable[..., Backend]:
-    if name == "auto":
-        import torch
-
-        name = "monokernel" if torch.cuda.is_available() else "torch"
     if name == "monokernel":
         from engine.kernel.backend import MonokernelBackend
 
