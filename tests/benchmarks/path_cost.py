@@ -14,7 +14,7 @@ import time
 
 import psutil
 
-from tests.e2e.conftest import SYNTHETIC, Product, Socket, chromium, is_prefix, text_of
+from tests.e2e.conftest import SYNTHETIC, Product, Socket, chromium, is_prefix, text_of, unlimited
 
 NAMES = {
     "valkey": "Redis",
@@ -91,8 +91,6 @@ def receive_all(client: Socket) -> tuple[list[dict], list[int]]:
 
 
 WATCH = """
-const send = WebSocket.prototype.send;  // the page's own limit is lower
-WebSocket.prototype.send = function (frame) { send.call(this, frame.replace(/"max_tokens":\\d+/, '"max_tokens":TOKENS')); };
 window.longTasks = []; window.figures = [];
 const observer = new PerformanceObserver(list => list.getEntries().forEach(e => window.longTasks.push(Math.round(e.duration))));
 observer.observe({entryTypes: ['longtask']});
@@ -110,7 +108,8 @@ def measure_browser(product: Product, tokens: int) -> dict:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page()
-        page.add_init_script(WATCH.replace("TOKENS", str(tokens)))
+        page.add_init_script(WATCH)
+        page.add_init_script(unlimited(tokens))  # the page's own limit is lower
         received: list[dict] = []
         page.on("websocket", lambda ws: ws.on("framereceived", lambda payload: received.append(json.loads(payload))))
         page.goto(product.url)

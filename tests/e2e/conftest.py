@@ -138,6 +138,14 @@ class Socket:
         return frames
 
 
+def unlimited(max_tokens: int = 20_000) -> str:
+    """A script that raises the token limit of every request the page sends: an answer lasts as long as a test needs."""
+    return (
+        "const send = WebSocket.prototype.send; WebSocket.prototype.send = function (frame) "
+        f'{{ send.call(this, frame.replace(/"max_tokens":\\d+/, \'"max_tokens":{max_tokens}\')); }};'
+    )
+
+
 def text_of(frames: list[dict]) -> str:
     return "".join(f["text"] for f in frames if f["type"] == "delta")
 
