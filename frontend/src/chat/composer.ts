@@ -22,6 +22,12 @@ interface Attachment {
   lines: number;
 }
 
+/** What stands in the message box, to be put back when a request is refused. */
+export interface Typed {
+  box: string;
+  attachments: readonly Attachment[];
+}
+
 export class Composer {
   readonly element: HTMLFormElement;
   readonly errors = h("div", { class: "errors" });
@@ -97,6 +103,17 @@ export class Composer {
 
   clear(): void {
     this.set("");
+  }
+
+  get typed(): Typed {
+    return { box: this.box.value, attachments: this.attachments };
+  }
+
+  restore(typed: Typed): void {
+    this.box.value = typed.box;
+    this.attachments = [...typed.attachments];
+    this.drawAttached();
+    this.changed();
   }
 
   running(active: boolean): void {

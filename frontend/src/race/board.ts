@@ -12,7 +12,7 @@ export class Board {
   private readonly sub = h("p", { class: "m-sub" });
   private readonly canvas = h("canvas", { "aria-hidden": "true" });
   private readonly plot = h("div", { class: "plot" });
-  private readonly chart = h("figure", { class: "trace", role: "img" }, this.plot);
+  private readonly chart = h("figure", { class: "trace", role: "img", "aria-label": t("race_lane_chart") }, this.plot);
   private readonly tags = { A: h("span", { class: "tag" }), B: h("span", { class: "tag b" }) };
   private readonly yLabels = [0, 1, 2, 3].map(() => h("span", { class: "y" }));
   private readonly xLabels = [0, 1, 2, 3, 4].map((index) => h("span", { class: index === 0 ? "x first" : "x" }));

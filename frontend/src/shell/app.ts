@@ -1,7 +1,7 @@
 import { api, ApiError } from "../api/http";
 import { PlaygroundSocket, type Link } from "../api/socket";
 import type { AcceptedFrame, Boot, ConversationRow, ErrorFrame, GenerateFrame, ModelCard } from "../api/types";
-import { Composer } from "../chat/composer";
+import { Composer, type Typed } from "../chat/composer";
 import { LogView } from "../chat/log";
 import { Instrument } from "../instrument/instrument";
 import { num, seconds, t } from "../i18n";
@@ -29,7 +29,7 @@ interface Pending {
   user: Message | null;
   answer: Message;
   run: Generation;
-  typed: string | null;
+  typed: Typed | null;
 }
 
 type View = "chat" | "code" | "output";
@@ -323,7 +323,7 @@ export class Playground {
 
   private send(text: string): void {
     this.clearErrors();
-    const typed = text;
+    const typed: Typed = text === this.composer.request ? this.composer.typed : { box: text, attachments: [] };
     const withCode = this.codeToSend.map((file) => `\`\`\`${file.language} ${file.name}\n${file.code}\n\`\`\``).join("\n\n");
     const content = withCode ? `${text}\n\n${t("my_code")}\n\n${withCode}` : text;
     if (!text.trim()) return this.showError(t("error_empty"), "empty_prompt");
@@ -343,7 +343,7 @@ export class Playground {
   }
 
   /** Asks for an answer to `user`; a new message when `typed` is given, else one that is stored already. */
-  private request(user: Message, before: Message[], where: Partial<GenerateFrame>, typed: string | null, branch: boolean): boolean {
+  private request(user: Message, before: Message[], where: Partial<GenerateFrame>, typed: Typed | null, branch: boolean): boolean {
     const conversation = this.conversation;
     const params = this.settings.params();
     const requestId = randomId();
@@ -439,7 +439,7 @@ export class Playground {
     if (user) conversation.remove(user);
     if (conversation !== this.conversation) return;
     this.redraw();
-    if (typed !== null && !this.composer.text) this.composer.set(typed);
+    if (typed !== null && !this.composer.request) this.composer.restore(typed);
   }
 
   private errorText(frame: ErrorFrame): string {
@@ -708,9 +708,13 @@ export class Playground {
   }
 
   private importFile(): void {
-    const input = h("input", { type: "file", accept: ".json,.md,application/json,text/markdown" });
+    // In the document, because a loose element may be collected while the file dialog is open.
+    const input = h("input", { type: "file", hidden: true, accept: ".json,.md,application/json,text/markdown" });
+    document.body.append(input);
+    input.addEventListener("cancel", () => input.remove());
     input.addEventListener("change", () => {
       const file = input.files?.[0];
+      input.remove();
       if (!file) return;
       void file.text().then(async (text) => {
         try {

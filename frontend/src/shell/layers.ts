@@ -22,13 +22,21 @@ export function openSheet(title: string, body: Node, kind = "sheet", onClose?: (
     if (event.target === dialog) close();
   });
   dialog.addEventListener("close", () => {
+    const bar = dialog.querySelector(".undo");
     dialog.remove();
+    if (bar) topLayer().append(bar);
     onClose?.();
     if (document.activeElement === document.body) opener?.focus();
   });
   document.body.append(dialog);
   dialog.showModal();
   return { dialog, close };
+}
+
+/** The innermost open dialog, or the page. */
+function topLayer(): HTMLElement {
+  const open = document.querySelectorAll<HTMLDialogElement>("dialog[open]");
+  return open[open.length - 1] ?? document.body;
 }
 
 /** True while some layer is open that Escape closes first. */
@@ -67,7 +75,7 @@ export function openMenu(anchor: HTMLElement, items: { label: string; icon?: Par
       if (document.activeElement === document.body) anchor.focus();
     }
   });
-  document.body.append(menu);
+  (anchor.closest("dialog") ?? document.body).append(menu); // what lies outside an open dialog cannot be clicked
   const box = anchor.getBoundingClientRect();
   menu.style.left = `${Math.max(8, Math.min(box.left, innerWidth - 232))}px`;
   menu.style.top = `${box.bottom + 4}px`;
@@ -90,7 +98,7 @@ export function offerUndo(text: string, undo: () => void, commit: () => void): v
     act();
   };
   const element = h("div", { class: "undo", role: "status" }, h("span", null, text), button({ label: t("undo"), onClick: () => end(undo) }));
-  document.body.append(element);
+  topLayer().append(element);
   undoBar = { element, commit, timer: window.setTimeout(() => end(commit), UNDO_MS) };
 }
 

@@ -1,0 +1,314 @@
+"""The chat and the speed instrument in a real browser, over the whole product with a backend of a fixed rate."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import BrowserContext, Locator, Page, expect
+
+from tests.e2e.conftest import Product, is_prefix, wait_for
+
+pytestmark = pytest.mark.e2e
+SLOW = 60_000  # ms
+
+
+@pytest.fixture
+def page(synthetic: Product, page: Page) -> Page:
+    page.set_default_timeout(SLOW)
+    page.goto(synthetic.url)
+    expect(page.get_by_text("Connected")).to_be_visible(timeout=SLOW)
+    return page
+
+
+def box(page: Page) -> Locator:
+    return page.get_by_role("textbox", name="Message")
+
+
+def ask(page: Page, text: str, tokens: int = 120) -> None:
+    """Send with Enter; the answer has ``tokens`` tokens."""
+    set_tokens(page, tokens)
+    box(page).fill(text)
+    box(page).press("Enter")
+
+
+def set_tokens(page: Page, tokens: int) -> None:
+    page.get_by_role("button", name="Parameters", exact=True).click()
+    field = page.get_by_role("dialog").get_by_role("textbox", name="Most tokens")
+    field.fill(str(tokens))
+    page.get_by_role("dialog").get_by_role("button", name="Close").click()
+
+
+def title(page: Page, state: str) -> None:
+    expect(page).to_have_title(re.compile(f"^({state})"), timeout=SLOW)
+
+
+def api(page: Page, path: str) -> dict:
+    return page.evaluate("path => fetch(path).then(r => r.json())", path)
+
+
+def conversation(page: Page) -> dict:
+    return api(page, f"/api/conversations/{page.url.rsplit('/', 1)[1]}")
+
+
+def answers(page: Page) -> Locator:
+    return page.locator(".ans")
+
+
+def test_an_answer_streams_into_chat_code_and_instrument(page: Page, shot):
+    ask(page, "Add two numbers", 400)
+    title(page, "Streaming")
+    expect(page.locator(".chip.on").first).to_contain_text("being written", timeout=SLOW)
+    expect(page.locator(".fig > span")).to_have_text(re.compile(r"^\d"), timeout=SLOW)
+    shot(page, "streaming")
+    title(page, "Complete")
+    run = conversation(page)["messages"][-1]["generation"]
+    assert is_prefix(run["text"]) and run["usage"]["completion_tokens"] == 400
+    shown = int(page.locator(".fig > span").inner_text().replace(",", ""))
+    assert abs(shown - run["timings"]["decode_tokens_per_s"]) <= 1
+    ticket = page.locator(".ticket").first
+    expect(ticket).to_contain_text(f"{shown}\u00a0tok/s")
+    expect(ticket).to_contain_text("400 tokens")
+    expect(page.get_by_role("status").first).to_contain_text("Complete, 400 tokens in")
+    assert page.locator(".trace").get_attribute("aria-label").startswith("Tokens per second over time: steady near")
+
+
+def test_the_live_view_equals_the_view_after_a_reload_and_nothing_drawn_is_touched(page: Page):
+    page.evaluate(
+        """() => { window.touched = [];
+        new MutationObserver(list => { for (const m of list) {
+          const chip = m.target.parentElement?.closest('.chip') ?? m.target.closest?.('.chip');
+          if (chip) continue;  // counts its lines
+          if (m.removedNodes.length) window.touched.push('removed');
+          if (m.type === 'characterData' && !m.target.data.startsWith(m.oldValue)) window.touched.push(m.oldValue);
+        } }).observe(document.querySelector('.log'),
+          {subtree: true, childList: true, characterData: true, characterDataOldValue: true}); }"""
+    )
+    ask(page, "Add two numbers", 300)
+    title(page, "Streaming")
+    page.evaluate("() => { window.touched.length = 0 }")  # the empty state went away
+    title(page, "Complete")
+    assert page.evaluate("window.touched") == []
+    body = answers(page).last.locator(".body")
+    live = body.inner_html()
+    page.reload()
+    expect(answers(page).last.locator(".ticket")).to_be_visible(timeout=SLOW)
+    assert body.inner_html() == live
+
+
+def test_stop_keeps_the_text_and_continue_goes_on(page: Page):
+    ask(page, "Add two numbers", 4000)
+    title(page, "Streaming")
+    box(page).press("Escape")
+    title(page, "Stopped")
+    expect(page.locator(".m-sub")).to_contain_text("Stopped by you.")
+    run = conversation(page)["messages"][-1]["generation"]
+    assert run["state"] == "stopped" and 0 < run["usage"]["completion_tokens"] < 4000
+    set_tokens(page, 40)
+    answers(page).last.get_by_role("button", name="Continue").click()
+    title(page, "Complete")
+    assert len(conversation(page)["messages"]) == 4
+
+
+def test_edits_and_regenerations_are_branches_to_walk_between(page: Page):
+    ask(page, "First wording", 30)
+    title(page, "Complete")
+    answers(page).last.get_by_role("button", name="Regenerate").click()
+    expect(page.get_by_text("2 of 2")).to_be_visible(timeout=SLOW)
+    title(page, "Complete")
+    box(page).press("ArrowUp")
+    expect(box(page)).to_have_value("First wording")
+    box(page).fill("Second wording")
+    box(page).press("Enter")
+    expect(page.locator(".me")).to_contain_text("Second wording", timeout=SLOW)
+    title(page, "Complete")
+    roles = [m["role"] for m in conversation(page)["messages"]]
+    assert sorted(roles) == ["assistant"] * 3 + ["user"] * 2
+    page.locator(".me").get_by_role("button", name="Previous version").click()
+    expect(page.locator(".me")).to_contain_text("First wording")
+    expect(answers(page).last.get_by_text("2 of 2")).to_be_visible()
+
+
+def test_reload_back_and_forward_show_the_right_answer_and_drafts_survive(page: Page):
+    ask(page, "One", 600)
+    title(page, "Streaming")
+    first = page.url
+    page.reload()
+    title(page, "Streaming")
+    box(page).fill("a draft")
+    page.get_by_role("button", name="New", exact=True).click()
+    expect(box(page)).to_have_value("")
+    ask(page, "Two", 30)
+    expect(page).to_have_url(re.compile("/c/"), timeout=SLOW)
+    expect(page.locator(".me")).to_contain_text("Two")
+    page.go_back()
+    page.go_back()
+    expect(page).to_have_url(first)
+    expect(page.locator(".me")).to_contain_text("One")
+    expect(box(page)).to_have_value("a draft")
+    title(page, "Complete")
+    assert is_prefix(conversation(page)["messages"][-1]["generation"]["text"])
+    page.reload()
+    expect(box(page)).to_have_value("a draft")
+
+
+def test_enter_is_safe_while_an_input_method_composes(page: Page):
+    box(page).fill("にほん")
+    page.evaluate(
+        """() => { const b = document.querySelector('#message');
+        b.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter', isComposing: true, bubbles: true, cancelable: true}));
+        b.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter', keyCode: 229, bubbles: true, cancelable: true})); }"""
+    )
+    box(page).press("Shift+Enter")
+    expect(box(page)).to_have_value("にほん\n")
+    assert page.locator(".me").count() == 0
+
+
+def test_a_paste_of_20000_lines_stays_out_of_the_box_and_is_refused_with_both_numbers(page: Page, shot):
+    held = page.evaluate(
+        """async () => { const data = new DataTransfer();
+        data.setData('text/plain', 'value = compute(value)  # a line\\n'.repeat(20000));
+        const from = performance.now();
+        const paste = new ClipboardEvent('paste', {clipboardData: data, bubbles: true, cancelable: true});
+        document.querySelector('#message').dispatchEvent(paste);
+        await new Promise(requestAnimationFrame); await new Promise(r => setTimeout(r)); return performance.now() - from; }"""
+    )
+    assert held < 1000, f"the paste held the page for {held:.0f} ms"
+    expect(page.get_by_text("Pasted text, 20,001 lines")).to_be_visible()
+    box(page).fill("What does this do?")
+    box(page).press("Enter")
+    row = page.get_by_role("alert").filter(has_text="Shorten it by")
+    expect(row).to_be_visible(timeout=SLOW)
+    assert len(re.findall(r"\d{1,3}(?:,\d{3})+", row.inner_text())) == 3
+    expect(page.get_by_text("Pasted text, 20,001 lines")).to_be_visible()
+    shot(page, "too-long")
+
+
+def test_chats_are_found_renamed_deleted_with_undo_exported_and_imported(page: Page, tmp_path: Path):
+    ask(page, "Dijkstra on a grid", 30)
+    title(page, "Complete")
+    page.get_by_role("button", name="Chats", exact=True).click()
+    drawer = page.get_by_role("dialog")
+    drawer.get_by_role("searchbox").fill("nothing like it")
+    expect(drawer.get_by_text("No chat contains 'nothing like it'.")).to_be_visible()
+    drawer.get_by_role("searchbox").fill("Dijkstra")
+    expect(drawer.get_by_role("link", name=re.compile("Dijkstra"))).to_have_count(1)
+    drawer.get_by_role("button", name="More for Dijkstra").click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export as JSON").click()
+    exported = tmp_path / "chat.json"
+    download.value.save_as(exported)
+    assert json.loads(exported.read_text())["messages"][0]["content"] == "Dijkstra on a grid"
+    drawer.get_by_role("button", name="More for Dijkstra").click()
+    page.get_by_role("button", name="Rename").click()
+    page.get_by_role("textbox", name="Title").fill("Cheapest path")
+    page.get_by_role("textbox", name="Title").press("Enter")
+    drawer.get_by_role("searchbox").fill("Cheapest")
+    drawer.get_by_role("button", name="More for Cheapest path").click()
+    page.get_by_role("button", name="Delete").click()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator(".me")).to_contain_text("Dijkstra", timeout=SLOW)
+    page.get_by_role("button", name="Chats", exact=True).click()
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("dialog").get_by_role("button", name="Import a chat").click()
+    before = page.url
+    chooser.value.set_files(exported)
+    wait_for(lambda: page.url != before, 30, "the imported chat")
+    expect(page.locator(".me")).to_contain_text("Dijkstra on a grid")
+
+
+def test_model_text_cannot_run_or_load_anything(page: Page, tmp_path: Path):
+    evil = "<img src=x onerror=alert(1)> ![p](https://example.org/p.png) [j](javascript:alert(1)) [ok](https://example.org)"
+    file = tmp_path / "evil.json"
+    messages = [
+        {"id": "1", "parent_id": None, "role": "user", "content": "x"},
+        {"id": "2", "parent_id": "1", "role": "assistant", "content": evil},
+    ]
+    file.write_text(json.dumps({"title": "evil", "messages": messages}))
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.get_by_role("button", name="Chats", exact=True).click()
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("dialog").get_by_role("button", name="Import a chat").click()
+    chooser.value.set_files(file)
+    body = answers(page).last.locator(".body")
+    expect(body).to_contain_text("<img src=x onerror=alert(1)>", timeout=SLOW)
+    assert body.locator("img").count() == 0
+    links = body.locator("a")
+    assert [links.nth(i).get_attribute("href") for i in range(links.count())] == ["https://example.org/p.png", "https://example.org"]
+    assert all("noopener" in links.nth(i).get_attribute("rel") for i in range(links.count()))
+    assert not [url for url in asked if "example.org" in url]
+
+
+def test_the_keyboard_reaches_everything(page: Page):
+    page.keyboard.press("Control+k")
+    palette = page.get_by_role("combobox", name="Find")
+    palette.fill("keyboard")
+    palette.press("Enter")
+    expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    box(page).focus()
+    page.keyboard.press("F6")
+    expect(page.get_by_role("region", name="Speed")).to_be_focused()
+    page.keyboard.press("Shift+F6")
+    expect(box(page)).to_be_focused()
+    page.keyboard.press("Control+/")
+    expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
+
+
+def test_parameters_say_their_range(page: Page):
+    page.get_by_role("button", name="Parameters", exact=True).click()
+    field = page.get_by_role("dialog").get_by_role("textbox", name="Temperature")
+    field.fill("9")
+    expect(page.get_by_text("Temperature must lie between 0 and 2.")).to_be_visible()
+    field.fill("0.5")
+    expect(page.get_by_text("Temperature must lie between 0 and 2.")).to_be_hidden()
+    page.get_by_role("dialog").get_by_label("Preset", exact=True).select_option(label="The same every time")
+    expect(page.get_by_role("dialog").get_by_role("textbox", name="Seed")).to_have_value("1")
+
+
+def test_a_race_against_a_paced_replay_compares_the_rates(page: Page, synthetic: Product, shot):
+    ask(page, "x", 200)  # the race takes the same parameters
+    page.goto(f"{synthetic.url}race")
+    page.get_by_role("combobox", name="Lane B").select_option("replay:100")
+    page.get_by_role("textbox", name="Prompt for both lanes").fill("Add two numbers")
+    page.get_by_role("button", name=re.compile("Start")).click()
+    expect(page.locator(".lane.b .plate")).to_contain_text("paced replay")
+    expect(page.locator(".lane.b .lamp")).to_have_text("Complete", timeout=SLOW)
+    expect(page.locator(".verdict .big > span")).to_have_text(re.compile(r"^(1\.9|2\.0|2\.1)$"))
+    expect(page.locator(".tag").first).to_contain_text("finished at")
+    texts = [page.locator(f".lane.{lane} .lanetext .c").all_inner_texts() for lane in "ab"]
+    assert texts[0] == texts[1] and texts[0]
+    shot(page, "finished")
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_no_page_has_a_serious_accessibility_fault_or_scrolls_sideways(page: Page, synthetic: Product, theme: str, shot):
+    page.evaluate("theme => localStorage.setItem('theme', theme)", theme)
+    ask(page, "Add two numbers", 150)
+    title(page, "Complete")
+    chat = page.url
+    for address in (synthetic.url, chat, f"{synthetic.url}race"):
+        for width, height in ((1440, 900), (390, 844)):
+            page.set_viewport_size({"width": width, "height": height})
+            page.goto(address)
+            expect(page.locator(".top")).to_be_visible()
+            found = Axe().run(page).response["violations"]
+            bad = [(v["id"], [n["target"] for n in v["nodes"]][:3]) for v in found if v["impact"] in ("serious", "critical")]
+            assert bad == [], f"{address} at {width}: {bad}"
+            shot(page, f"{width}-{address.rsplit('/', 1)[1][:4] or 'first'}")
+        for width in (320, 360, 768, 1024, 1920, 2560):
+            page.set_viewport_size({"width": width, "height": 900})
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, f"{address} is {wide} px wide in a window of {width}"
+
+
+def test_french_words_are_complete(synthetic: Product, context: BrowserContext):
+    page = context.new_page()
+    page.add_init_script("localStorage.setItem('language', 'fr')")
+    page.goto(synthetic.url)
+    expect(page.get_by_role("button", name="Envoyer")).to_be_visible(timeout=SLOW)
+    assert page.evaluate("document.documentElement.lang") == "fr"
