@@ -43,12 +43,20 @@ def count_prompt_tokens(model: str, request: dict) -> int:
     """Tokens of ``{"messages"}``, ``{"prompt"}`` or ``{"prompt_ids"}`` as the engine will see them. Raises EngineRefused."""
     try:
         if "prompt_ids" in request:
-            return len(request["prompt_ids"])
+            return len(_known_ids(model, request["prompt_ids"]))
         if "prompt" in request:
             return len(tokenizer(model).encode_prompt(request["prompt"]))
         return tokenizer(model).count(request["messages"])
     except EngineError as error:
         raise EngineRefused(error.code, str(error)) from error
+
+
+def _known_ids(model: str, ids: list[int]) -> list[int]:
+    size = tokenizer(model).vocab_size
+    unknown = next((i for i in ids if not 0 <= i < size), None)
+    if unknown is not None:
+        raise EngineRefused("invalid_request", f"Token ids of this model lie between 0 and {size - 1:,}; got {unknown}.")
+    return ids
 
 
 def model_cards() -> list[ModelCard]:
@@ -240,7 +248,7 @@ class EnginePool:
                 del self._active[generation_id]
                 slot.generation = None
                 if member.state == "busy":
-                    member.state = "ready" if member.engine.alive else "failed"
+                    member.state = "ready" if member.engine.alive else "loading"  # a dead one is loaded again
                 self._changed.notify_all()
 
     def report(self) -> dict:
@@ -361,6 +369,8 @@ class EnginePool:
                         if message := pubsub.get_message(timeout=1.0):
                             self._cancel(message["data"])
             except Exception as error:
+                if self._closing:
+                    return
                 log.warning("cancel channel lost: %s", error)
                 time.sleep(0.5)
 

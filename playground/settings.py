@@ -12,7 +12,7 @@ DATA_DIR.mkdir(parents=True, exist_ok=True)
 
 SECRET_KEY = config.secret_key or secret_key(DATA_DIR)
 DEBUG = config.debug
-ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", "testserver", *split(config.allowed_hosts)]
+ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", *split(config.allowed_hosts)]
 CSRF_TRUSTED_ORIGINS = split(config.csrf_trusted_origins)
 
 INSTALLED_APPS = [

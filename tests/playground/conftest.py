@@ -24,11 +24,11 @@ def fake_engine() -> FakeEngine:
 
 @pytest.fixture
 def engines(empty_redis, fake_engine: FakeEngine, monkeypatch) -> Iterator:
-    """A ready EnginePool with one fake engine, known to the tasks of this process."""
+    """A ready EnginePool with one fake engine (another one once that has died), known to the tasks of this process."""
     from playground.chat import runner
     from playground.engine_client import EnginePool
 
-    pool = EnginePool([()], factory=lambda *_: fake_engine)
+    pool = EnginePool([()], factory=lambda *_: fake_engine if fake_engine.alive else FakeEngine())
     monkeypatch.setattr(runner, "pool", pool)
     pool.start()
     pool.wait_ready()
