@@ -30,55 +30,60 @@ def taken(units, split, k, SPLITS: gl.constexpr):
 
 
 @gluon.jit
-def rotate(x, cos, sin, T: gl.constexpr):
-    """Rotary embedding of the pairs (2j, 2j + 1) along the last axis of x (n values); cos, sin: pointers to n / 2 values. Rounded to T."""
-    if len(x.shape) == 1:
-        even, odd = gl.split(gl.reshape(x.to(gl.float32), [x.shape[0] // 2, 2]))
-        j = gl.arange(0, x.shape[0] // 2, layout=even.type.layout)
-        c = gl.load(cos + j)
-        s = gl.load(sin + j)
-    else:
-        even, odd = gl.split(gl.reshape(x.to(gl.float32), [x.shape[0], x.shape[1] // 2, 2]))
-        j = gl.arange(0, x.shape[1] // 2, layout=gl.SliceLayout(0, even.type.layout))
-        c = gl.load(cos + j)[None, :]
-        s = gl.load(sin + j)[None, :]
-    y = gl.reshape(gl.join(even * c - odd * s, even * s + odd * c), x.shape)
+def load_angles(C: gl.constexpr, cos, sin, pos):
+    """The rotary angles of a position for ``rotate``: per box of 32 columns cos and sin, one pair of columns per thread."""
+    H: gl.constexpr = C.head_size
+    even, odd = pairs(gl.zeros([8, 32], gl.float32, layout=gl.BlockedLayout([1, 2], [2, 16], [4, 1], [1, 0])))
+    j = pos * (H // 2) + gl.arange(0, 16, layout=gl.SliceLayout(0, even.type.layout))
+    c = ()
+    s = ()
+    for b in gl.static_range(H // 32):
+        c = c + (gl.load(cos + 16 * b + j)[None, :] + even,)
+        s = s + (gl.load(sin + 16 * b + j)[None, :] + even,)
+    return c, s
+
+
+@gluon.jit
+def pairs(x):
+    """x [8, 32] -> the even and the odd columns [8, 16]."""
+    return gl.split(gl.reshape(x, [8, 16, 2]))
+
+
+@gluon.jit
+def rotate(x, c, s, T: gl.constexpr):
+    """Rotary embedding of the pairs (2j, 2j + 1) of x [8, 32]. Rounded to T."""
+    even, odd = pairs(x.to(gl.float32))
+    y = gl.reshape(gl.join(even * c - odd * s, even * s + odd * c), [8, 32])
     return gl.convert_layout(y.to(T), x.type.layout)
 
 
 @gluon.jit
-def insert_new(C: gl.constexpr, kv, base, r, new, k, v, use, cache, cos, sin, guard):
-    """Rotate the new token's key, append key and value to the cache, and put them into row r of the unit whose boxes begin at ``base``. The
-    rows after it, which may hold anything, become zero in V (their weights are zero, but zero times NaN is NaN). k, v: the peeked values."""
+def insert_value(C: gl.constexpr, kv, base, r, value, v, use, vcache, guard):
+    """Append the new token's value to the cache and put it into row r of the V boxes, which begin at ``base``. The rows after it, which may
+    hold anything, become zero (their weights are zero, but zero times NaN is NaN). ``v``: what was peeked at the pointer ``value``."""
     HB: gl.constexpr = C.head_size // 32
     LK: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [4, 1], [1, 0])
-    T: gl.constexpr = new[0].dtype.element_ty
+    T: gl.constexpr = value.dtype.element_ty
     col = gl.arange(0, 32, layout=gl.SliceLayout(0, LK))
     row = gl.arange(0, 64, layout=gl.SliceLayout(1, LK))[:, None]
     zero = gl.zeros([64, 32], gl.float32, layout=LK).to(T)
-    k = settle(k, new[0] + col, use, guard, T, HB, 64, 8)
-    v = settle(v, new[1] + col, use, guard, T, HB, 64, 8)
+    v = settle(v, value + col, use, guard, T, HB, 64, 8)
     boxes = ()
     for j in gl.static_range(HB):
-        key = rotate(k[j], cos + 16 * j, sin + 16 * j, T)
-        gl.store(cache[0] + 32 * j + col, key)
-        gl.store(cache[1] + 32 * j + col, v[j])
-        boxes = boxes + (gl.where(row == r, key[None, :], kv.index(base + j).load(LK)),)
+        gl.store(vcache + 32 * j + col, v[j])
+        boxes = boxes + (gl.where(row == r, v[j][None, :], gl.where(row > r, zero, kv.index(base + j).load(LK))),)
     for j in gl.static_range(HB):
-        t = kv.index(base + HB + j).load(LK)
-        boxes = boxes + (gl.where(row == r, v[j][None, :], gl.where(row > r, zero, t)),)
-    for j in gl.static_range(2 * HB):
         kv.index(base + j).store(boxes[j])
 
 
 @gluon.jit
-def attend(C: gl.constexpr, kv, full, empty, qs, at, layer, pos, split, active, q, new, cache, cos, sin, part, lse, ahead, ahead32,
+def attend(C: gl.constexpr, kv, full, empty, qs, zero, at, layer, pos, split, active, q, new, cache, angles, part, lse, ahead, ahead32,
            counter, target, guard, RATIO: gl.constexpr, SPLITS: gl.constexpr):  # fmt: skip
     """Attention of RATIO query heads over this split's units of one KV head, once ``counter`` has reached ``target``. Returns the new ring place.
 
     q: pointer to [RATIO, h], not rotated; new: to the key (not rotated) and the value [h] of the new token; cache: to its rows in the K and V
-    cache; cos, sin: to its angles [h / 2]; part: to [RATIO, SPLITS, h] at this split; lse: to [RATIO, SPLITS] at this split (base-2
-    logarithm of the sum of exponentials). ``active`` false: nothing to do here.
+    cache; angles: of its position; part: to [RATIO, SPLITS, h] at this split; lse: to [RATIO, SPLITS] at this split (base-2 logarithm
+    of the sum of exponentials). ``active`` false: nothing to do here. ``zero``: see ``run_units``.
     """
     HB: gl.constexpr = C.head_size // 32
     LQ: gl.constexpr = gl.BlockedLayout([1, 2], [2, 16], [4, 1], [1, 0])
@@ -87,25 +92,28 @@ def attend(C: gl.constexpr, kv, full, empty, qs, at, layer, pos, split, active, 
     start, units = span(C, layer, pos)
     n = gl.where(active, (units - split + SPLITS - 1) // SPLITS, 0)
     if n > 0:
-        # query heads into rows 0..7; rows from RATIO on repeat the last head and are never used
-        row = gl.minimum(gl.arange(0, 8, layout=gl.SliceLayout(1, LQ)), RATIO - 1)[:, None]
-        p = q + row * C.head_size + gl.arange(0, 32, layout=gl.SliceLayout(0, LQ))[None, :]
-        col = gl.arange(0, 32, layout=gl.SliceLayout(0, LK))
+        # rows 0 .. RATIO-1: the query heads; the rows after them: the new key
+        row = gl.arange(0, 8, layout=gl.SliceLayout(1, LQ))[:, None]
+        col = gl.arange(0, 32, layout=gl.SliceLayout(0, LQ))[None, :]
+        p = gl.where(row < RATIO, q + row * C.head_size + col, new[0] + 0 * row + col)
+        vcol = gl.arange(0, 32, layout=gl.SliceLayout(0, LK))
         last = (units - 1) % SPLITS == split
         use = last.to(gl.int32) * HB
         heads = peek(p, HB, HB, 64, 2)
-        key = peek(new[0] + col, use, HB, 64, 8)
-        value = peek(new[1] + col, use, HB, 64, 8)
+        value = peek(new[1] + vcol, use, HB, 64, 8)
         wait_count(counter, target, guard)
         heads = settle(heads, p, HB, guard, T, HB, 64, 2)
         for j in gl.static_range(HB):
-            qs.index(j).slice(0, 8).store(rotate(heads[j], cos + 16 * j, sin + 16 * j, T))
+            x = rotate(heads[j], angles[0][j], angles[1][j], T)
+            qs.index(zero + j).slice(0, 8).store(x)
+            gl.store(cache[0] + 32 * j + 0 * row + col, x, mask=last & (row == RATIO))
         mbarrier.wait(full.index(at[0]), at[1])
         if last:
-            insert_new(C, kv, at[0] * (2 * C.boxes), pos - start - 64 * (units - 1), new, key, value, use, cache, cos, sin, guard)
+            r = pos - start - 64 * (units - 1)
+            insert_value(C, kv, at[0] * (2 * C.boxes) + HB, r, new[1], value, use, cache[1], guard)
         fence_async_shared()
         cta_barrier()
-        at = run_splits(C, kv, full, empty, qs, at, n, start, units, pos, split, part, lse, RATIO, SPLITS)
+        at = run_splits(C, kv, full, empty, qs, zero, at, n, start, units, pos, split, part, lse, RATIO, SPLITS)
     if active:
         clear(C, part + ahead, lse + ahead32, RATIO, SPLITS)
     return at
@@ -124,12 +132,13 @@ def clear(C: gl.constexpr, part, lse, RATIO: gl.constexpr, SPLITS: gl.constexpr)
 
 
 @gluon.jit
-def run_splits(C: gl.constexpr, kv, full, empty, qs, at, n, start, units, pos, split, part, lse, RATIO: gl.constexpr, SPLITS: gl.constexpr):
+def run_splits(C: gl.constexpr, kv, full, empty, qs, zero, at, n, start, units, pos, split, part, lse, RATIO: gl.constexpr, SPLITS: gl.constexpr):
     """Online softmax over n units; writes the normalised output and its log-sum-exp. Returns the new ring place."""
     HB: gl.constexpr = C.head_size // 32
     BOXES: gl.constexpr = 2 * C.boxes  # [64, 32] boxes of a ring slot
     LS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
     LO: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 32, 16])
+    LN: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 16])
     T: gl.constexpr = part.dtype.element_ty
     SCALE: gl.constexpr = C.head_size**-0.5 * LOG2_E
     m = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, LS))
@@ -142,11 +151,16 @@ def run_splits(C: gl.constexpr, kv, full, empty, qs, at, n, start, units, pos, s
         base = at[0] * BOXES
         mbarrier.wait(full.index(at[0]), at[1])
         s = gl.zeros([64, 64], gl.float32, layout=LS)
+        fresh = gl.zeros([64, 8], gl.float32, layout=LN)
         for j in gl.static_range(HB):
-            s = warpgroup_mma(qs.index(j), kv.index(base + j).permute((1, 0)), s, use_acc=(j > 0), is_async=True)
-        s = warpgroup_mma_wait(0, deps=[s])
-        col = gl.arange(0, 64, layout=gl.SliceLayout(0, LS))
-        s = gl.where((start + 64 * unit + col <= pos)[None, :], s * SCALE, float("-inf"))
+            s = warpgroup_mma(qs.index(zero + j), kv.index(base + j).permute((1, 0)), s, use_acc=(j > 0), is_async=True)
+        for j in gl.static_range(HB):  # Q times itself: column RATIO is Q times the new key
+            fresh = warpgroup_mma(qs.index(zero + j), qs.index(zero + j).slice(0, 8).permute((1, 0)), fresh, use_acc=(j > 0), is_async=True)
+        s, fresh = warpgroup_mma_wait(0, deps=[s, fresh])
+        col = start + 64 * unit + gl.arange(0, 64, layout=gl.SliceLayout(0, LS))[None, :]
+        n8 = gl.arange(0, 8, layout=gl.SliceLayout(0, LN))[None, :]
+        new_score = gl.convert_layout(gl.sum(gl.where(n8 == RATIO, fresh, 0.0), axis=1), gl.SliceLayout(1, LS))[:, None]
+        s = gl.where(col < pos, s * SCALE, gl.where(col == pos, new_score * SCALE, float("-inf")))
         top = gl.maximum(m, gl.max(s, axis=1))
         old = gl.exp2(m - top)
         p = gl.exp2(s - top[:, None])

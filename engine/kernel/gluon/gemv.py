@@ -124,16 +124,18 @@ def finish(acc, u, ok, ctx, C: gl.constexpr, SEG: gl.constexpr, KIND: gl.constex
 
 
 @gluon.jit
-def run_units(C: gl.constexpr, ring, full, empty, xs, at, first, n, ctx, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
+def run_units(C: gl.constexpr, ring, full, empty, xs, base, at, first, n, ctx, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
     """n units of one phase from the ring place ``at``; ``first`` is the number of the first one in its phase.
 
-    The sums of unit k - 1 are finished while unit k is multiplied; the last pass multiplies nothing new. Returns the ring place after them.
+    The sums of unit k - 1 are finished while unit k is multiplied; the last pass multiplies nothing new. ``base``: a zero that the compiler does
+    not know, added to the index of x's tiles. (Descriptors of constant tiles are all computed at the start of the kernel, fill the
+    registers, and ptxas of CUDA 12.8 was seen to use one before its value was there.) Returns the ring place after them.
     """
     NX: gl.constexpr = SEG if SEG > 8 else 8
     prev = nothing(NX)
     for k in range(n + 1):
         more = k < n
-        acc = multiply(C, ring, full, xs, at, more, NX, 0, 1)
+        acc = multiply(C, ring, full, xs, at, more, NX, base, 1)
         finish(prev, first + (k - 1) * Q.ctas, k > 0, ctx, C, SEG, KIND, Q)
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(empty.index(at[0]), count=1, pred=more)
@@ -143,7 +145,7 @@ def run_units(C: gl.constexpr, ring, full, empty, xs, at, first, n, ctx, SEG: gl
 
 
 @gluon.jit
-def run_lane_units(C: gl.constexpr, ring, full, empty, xs, at, first, n, total, own, SEG: gl.constexpr, LANES: gl.constexpr, Q: gl.constexpr):
+def run_lane_units(C: gl.constexpr, ring, full, empty, xs, base, at, first, n, total, own, SEG: gl.constexpr, LANES: gl.constexpr, Q: gl.constexpr):
     """O or W2 of all lanes: n blocks of rows, LANES units each. ``own``: (pointer to [LANES, padded D], distance to clear) for each lane's
     sums; ``total``: the same for their sum [D]. xs holds the segments of all lanes one after the other."""
     R: gl.constexpr = 64 // SEG
@@ -155,7 +157,7 @@ def run_lane_units(C: gl.constexpr, ring, full, empty, xs, at, first, n, total, 
     count = n * LANES
     for k in range(count + 1):
         more = k < count
-        acc = multiply(C, ring, full, xs, at, more, NX, 0 if WIDE else k % LANES, 1 if WIDE else LANES)
+        acc = multiply(C, ring, full, xs, at, more, NX, base if WIDE else k % LANES, 1 if WIDE else LANES)
         lane = (k + LANES - 1) % LANES
         block = first + (k - 1) // LANES * Q.ctas
         part = rows(prev, SEG, lane * SEG if WIDE else 0)
@@ -181,7 +183,7 @@ def better(s, u, ok, best, where, bad, logits, C: gl.constexpr):
 
 
 @gluon.jit
-def run_head(C: gl.constexpr, ring, full, empty, xs, at, first, n, logits):
+def run_head(C: gl.constexpr, ring, full, empty, xs, base, at, first, n, logits):
     """Logits of this CTA's vocabulary rows. Returns the ring place, best value [R], its id [R], nonzero where a logit is NaN or infinite [R]."""
     SEG: gl.constexpr = C.segments_d
     NX: gl.constexpr = SEG if SEG > 8 else 8
@@ -192,7 +194,7 @@ def run_head(C: gl.constexpr, ring, full, empty, xs, at, first, n, logits):
     bad = gl.full([C.rows], 0, gl.int32, layout=s.type.layout)
     for k in range(n + 1):
         more = k < n
-        acc = multiply(C, ring, full, xs, at, more, NX, 0, 1)
+        acc = multiply(C, ring, full, xs, at, more, NX, base, 1)
         best, where, bad = better(rows(prev, SEG), first + (k - 1) * C.ctas, k > 0, best, where, bad, logits, C)
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(empty.index(at[0]), count=1, pred=more)

@@ -13,7 +13,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from engine.kernel.gluon.attention import attend, combine, span, taken
+from engine.kernel.gluon.attention import attend, combine, load_angles, span, taken
 from engine.kernel.gluon.flags import (
     arrive,
     at_place,
@@ -32,7 +32,7 @@ from engine.kernel.gluon.flags import (
     wait_count,
 )
 from engine.kernel.gluon.gemv import DELTA, GATE, QKV, advance, run_head, run_lane_units, run_units, share, stage
-from engine.kernel.gluon.sample import choose, finish_launch, publish, read_stop, report_token
+from engine.kernel.gluon.sample import choose, finish_launch, load_stop_ids, publish, read_stop, report_token
 
 # Places of engine.kernel.control.PLACES
 AT_QKV = gl.constexpr(1)
@@ -303,13 +303,13 @@ def make_delayed_sums(C: gl.constexpr, act, n, pid, guard, T: gl.constexpr):
 
 
 @gluon.jit
-def delta_phase(C: gl.constexpr, ring, full, empty, x, at, unit, units: gl.constexpr, total, own, pid, SEG: gl.constexpr, Q: gl.constexpr):
+def delta_phase(C: gl.constexpr, ring, full, empty, x, base, at, unit, units: gl.constexpr, total, own, pid, SEG: gl.constexpr, Q: gl.constexpr):
     """O or W2 of a common layer. ``total``, ``own``: (pointer, distance to clear) of the sum over the lanes and of each lane's own."""
     first, n = share(unit, units, pid, Q.ctas, Q.sums)
     if Q.sums == 1:
-        return run_units(C, ring, full, empty, x, at, first, n, total, SEG, DELTA, Q)
+        return run_units(C, ring, full, empty, x, base, at, first, n, total, SEG, DELTA, Q)
     else:
-        return run_lane_units(C, ring, full, empty, x, at, first, n, total, own, SEG, Q.sums, Q)
+        return run_lane_units(C, ring, full, empty, x, base, at, first, n, total, own, SEG, Q.sums, Q)
 
 
 @gluon.jit
@@ -324,14 +324,13 @@ def lane_tiles(C: gl.constexpr, xs, SEG: gl.constexpr, LANES: gl.constexpr, T: g
 
 
 @gluon.jit
-def common_layer(mem, buf, model, h, at, step, bad, layer, tok, pos, pid, xo, guard, trace, T: gl.constexpr, C: gl.constexpr):
-    """One layer computed by all CTAs. h: tiles of the hidden state without the last layer's W2. Returns h, at, step, bad."""
+def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, guard, trace, T: gl.constexpr, C: gl.constexpr):
+    """One layer computed by all CTAs. h: tiles of the hidden state without the last layer's W2. w: its attention norm. Returns h, the next layer's w, at, step, bad."""
     ring, kv, xs, full, empty = mem
     act, lse, counters, unused = buf
-    norms, bias, cos, sin, kcache, vcache = model
+    norms, bias, angles, kcache, vcache = model
     Q: gl.constexpr = C.common
     H: gl.constexpr = C.head_size
-    COPIES: gl.constexpr = C.lanes if C.lane_norms else 1
     n = tok * C.layers + layer
     a = at_layer(act, n, C)
     ahead = clear_distance(n, C.act)
@@ -345,8 +344,7 @@ def common_layer(mem, buf, model, h, at, step, bad, layer, tok, pos, pid, xo, gu
     guard = at_place(guard, AT_QKV, layer, pid)
     begin_step(counters)
     step += 1
-    w = load_tiles(norms + 2 * layer * COPIES * C.padded_hidden + xo, C.boxes)
-    wait_count(counters, step * Q.ctas - C.early, guard)
+    wait_count(counters, step * Q.ctas - Q.early(Q.units_w2, C.early), guard)
     tw = now(C, pid)
     use = (layer > 0).to(gl.int32)
     p = at_layer(act, sums - 1, C) + C.at_m + xo
@@ -354,9 +352,10 @@ def common_layer(mem, buf, model, h, at, step, bad, layer, tok, pos, pid, xo, gu
     bad = stage_normed(C, xd, h, w, bad, layer, T)
     t1 = now(C, pid)
     first, units = share(unit, Q.units_qkv, pid, Q.ctas, 1)
-    at = run_units(C, ring, full, empty, xd, at, first, units, (a + C.at_qkv, ahead, bias + layer * C.qkv_rows), C.segments_d, QKV, Q)
+    at = run_units(C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_qkv, ahead, bias + layer * C.qkv_rows), C.segments_d, QKV, Q)
     record(trace, pid, layer * 5, t0, tw, t1, C)
     # attention
+    w = load_tiles(norms + (2 * layer + 1) * C.padded_hidden + xo, C.boxes)
     t0 = now(C, pid)
     guard = at_place(guard, AT_ATTENTION, layer, pid)
     begin_step(counters)
@@ -371,16 +370,16 @@ def common_layer(mem, buf, model, h, at, step, bad, layer, tok, pos, pid, xo, gu
     out = head * ratio * Q.splits + split
     logs = lse + (n & (PARITIES - 1)) * (C.heads * C.max_splits)
     qs = xs._reinterpret(T, [2 * C.boxes, 64, 32], kv.layout)
-    at = attend(C, kv, full, empty, qs, at, layer, pos, split, head < Q.kv_heads, qkv + head * (ratio * H), new, (kcache + row, vcache + row),
-                cos + pos * (H // 2), sin + pos * (H // 2), a + C.at_part + out * H, logs + out, ahead,
-                clear_distance(n, C.heads * C.max_splits), counters, step * Q.ctas - C.early, guard, ratio, Q.splits)  # fmt: skip
+    at = attend(C, kv, full, empty, qs, step >> 30, at, layer, pos, split, head < Q.kv_heads, qkv + head * (ratio * H), new, (kcache + row, vcache + row),
+                angles, a + C.at_part + out * H, logs + out, ahead,
+                clear_distance(n, C.heads * C.max_splits), counters, step * Q.ctas - Q.early(Q.units_qkv, C.early), guard, ratio, Q.splits)  # fmt: skip
     record(trace, pid, layer * 5 + 1, t0, t1, t1, C)
     # output projection
     t0 = now(C, pid)
     guard = at_place(guard, AT_O, layer, pid)
     begin_step(counters)
     step += 1
-    wait_count(counters, step * Q.ctas - C.early, guard)
+    wait_count(counters, step * Q.ctas, guard)
     tw = now(C, pid)
     start, parts = span(C, layer, pos)
     staged, x = lane_tiles(C, xs, Q.segments_o, Q.sums, T)
@@ -388,7 +387,7 @@ def common_layer(mem, buf, model, h, at, step, bad, layer, tok, pos, pid, xo, gu
     stage(staged, x_heads, T, C.boxes)
     t1 = now(C, pid)
     unit += Q.units_qkv
-    at = delta_phase(C, ring, full, empty, x, at, unit, Q.units_o, (a_sum + C.at_o, ahead_sum), (a + C.at_o + C.padded_hidden, ahead), pid,
+    at = delta_phase(C, ring, full, empty, x, step >> 30, at, unit, Q.units_o, (a_sum + C.at_o, ahead_sum), (a + C.at_o + C.padded_hidden, ahead), pid,
                      Q.segments_o, Q)  # fmt: skip
     record(trace, pid, layer * 5 + 2, t0, tw, t1, C)
     # norm, gate and up
@@ -396,8 +395,7 @@ def common_layer(mem, buf, model, h, at, step, bad, layer, tok, pos, pid, xo, gu
     guard = at_place(guard, AT_W13, layer, pid)
     begin_step(counters)
     step += 1
-    w = load_tiles(norms + (2 * layer + 1) * COPIES * C.padded_hidden + xo, C.boxes)
-    wait_count(counters, step * Q.ctas - C.early, guard)
+    wait_count(counters, step * Q.ctas - Q.early(Q.units_o, C.early), guard)
     tw = now(C, pid)
     p = a_sum + C.at_o + xo
     h = plain_sum(h, settle_tiles(peek_tiles(p, 1, C.boxes), p, 1, guard, T, C.boxes), C)
@@ -405,25 +403,26 @@ def common_layer(mem, buf, model, h, at, step, bad, layer, tok, pos, pid, xo, gu
     t1 = now(C, pid)
     unit += Q.units_o
     first, units = share(unit, Q.units_w13, pid, Q.ctas, 1)
-    at = run_units(C, ring, full, empty, xd, at, first, units, (a + C.at_u, ahead), C.segments_d, GATE, Q)
+    at = run_units(C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_u, ahead), C.segments_d, GATE, Q)
     record(trace, pid, layer * 5 + 3, t0, tw, t1, C)
     # down projection
+    w = load_tiles(norms + (2 * layer + 2) * C.padded_hidden + xo, C.boxes)
     t0 = now(C, pid)
     guard = at_place(guard, AT_W2, layer, pid)
     begin_step(counters)
     step += 1
     if C.exchange:
         make_delayed_sums(C, act, n, pid, at_place(guard, AT_REDUCE, layer, pid), T)
-    wait_count(counters, step * Q.ctas - C.early, guard)
+    wait_count(counters, step * Q.ctas - Q.early(Q.units_w13, C.early), guard)
     tw = now(C, pid)
     staged, x = lane_tiles(C, xs, Q.segments_f, Q.sums, T)
     stage_hidden(C, staged, a + C.at_u, guard, T, Q.segments_f * Q.sums)
     t1 = now(C, pid)
     unit += Q.units_w13
-    at = delta_phase(C, ring, full, empty, x, at, unit, Q.units_w2, (a_sum + C.at_m, ahead_sum), (a + C.at_m + C.padded_hidden, ahead), pid,
+    at = delta_phase(C, ring, full, empty, x, step >> 30, at, unit, Q.units_w2, (a_sum + C.at_m, ahead_sum), (a + C.at_m + C.padded_hidden, ahead), pid,
                      Q.segments_f, Q)  # fmt: skip
     record(trace, pid, layer * 5 + 4, t0, tw, t1, C)
-    return h, at, step, bad
+    return h, w, at, step, bad
 
 
 @gluon.jit
@@ -448,15 +447,14 @@ def lane_update(C: gl.constexpr, act, h, own, delayed, use, past, counter, targe
 
 
 @gluon.jit
-def lane_layer(mem, buf, model, hs, at, step, bad, layer, tok, pos, pid, xo, guard, trace, T: gl.constexpr, C: gl.constexpr):
-    """One layer of this group's lanes. hs: per lane the tiles of its state without the last layer's W2. Returns hs, at, step, bad."""
+def lane_layer(mem, buf, model, hs, w, at, step, bad, layer, tok, pos, pid, xo, guard, trace, T: gl.constexpr, C: gl.constexpr):
+    """One layer of this group's lanes. hs: per lane the tiles of its state without the last layer's W2. w: its attention norm. Returns hs, the next layer's w, at, step, bad."""
     ring, kv, xs, full, empty = mem
     act, lse, counters, group = buf
-    norms, bias, cos, sin, kcache, vcache = model
+    norms, bias, angles, kcache, vcache = model
     G: gl.constexpr = C.lane
     H: gl.constexpr = C.head_size
     LANES: gl.constexpr = C.group_lanes
-    NORMS: gl.constexpr = C.lanes if C.lane_norms else 1
     QKV_LANE: gl.constexpr = (G.heads + 2 * G.kv_heads) * H
     counter = counters + 32 * (1 + group)
     rank = pid % G.ctas
@@ -473,16 +471,16 @@ def lane_layer(mem, buf, model, hs, at, step, bad, layer, tok, pos, pid, xo, gua
         lane = group * LANES + k
         begin_step(counter)
         step += 1
-        w = load_tiles(norms + (2 * layer * NORMS + (lane if C.lane_norms else 0)) * C.padded_hidden + xo, C.boxes)
         h = after_mlp(C, act, hs[0], n, layer, lane, counter, step, xo, guard, T)
         bad = stage_normed(C, xd, h, w, bad, layer, T)
         hs = rotated(hs, h, LANES)
         t1 = now(C, pid)
         first, units = share(unit, G.units_qkv, rank, G.ctas, 1)
-        at = run_units(C, ring, full, empty, xd, at, first, units, (a + C.at_qkv + lane * QKV_LANE, ahead, bias), C.segments_d, QKV, G)
+        at = run_units(C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_qkv + lane * QKV_LANE, ahead, bias), C.segments_d, QKV, G)
         unit += G.units_qkv
         record(trace, pid, trace_at + k, t0, t0, t1, C)
     # attention: each CTA serves one lane
+    w = load_tiles(norms + (2 * layer + 1) * C.padded_hidden + xo, C.boxes)
     t0 = now(C, pid)
     guard = at_place(guard, AT_ATTENTION, layer, pid)
     item = rank // G.splits
@@ -501,8 +499,8 @@ def lane_layer(mem, buf, model, hs, at, step, bad, layer, tok, pos, pid, xo, gua
     qs = xs._reinterpret(T, [2 * C.boxes, 64, 32], kv.layout)
     new = (qkv + (G.heads + head) * H, qkv + (G.heads + G.kv_heads + head) * H)
     row = ((layer * C.kv_heads + lane * G.kv_heads + head).to(gl.int64) * C.context + pos) * H
-    at = attend(C, kv, full, empty, qs, at, layer, pos, split, item < LANES * G.kv_heads, qkv + head * (ratio * H), new,
-                (kcache + row, vcache + row), cos + pos * (H // 2), sin + pos * (H // 2), a + C.at_part + out * H, logs + out, ahead,
+    at = attend(C, kv, full, empty, qs, step >> 30, at, layer, pos, split, item < LANES * G.kv_heads, qkv + head * (ratio * H), new,
+                (kcache + row, vcache + row), angles, a + C.at_part + out * H, logs + out, ahead,
                 clear_distance(n, C.heads * C.max_splits), counter, target, guard, ratio, G.splits)  # fmt: skip
     record(trace, pid, trace_at + LANES, t0, t1, t1, C)
     # output projection
@@ -522,7 +520,7 @@ def lane_layer(mem, buf, model, hs, at, step, bad, layer, tok, pos, pid, xo, gua
         t1 = now(C, pid)
         first, units = share(unit, G.units_o, rank, G.ctas, 1)
         ctx = (a + C.at_o + (1 + lane) * C.padded_hidden, ahead)
-        at = run_units(C, ring, full, empty, xq, at, first, units, ctx, G.segments_o, DELTA, G)
+        at = run_units(C, ring, full, empty, xq, step >> 30, at, first, units, ctx, G.segments_o, DELTA, G)
         unit += G.units_o
         record(trace, pid, trace_at + LANES + 1 + k, t0, tw, t1, C)
     # norm, gate and up
@@ -533,7 +531,6 @@ def lane_layer(mem, buf, model, hs, at, step, bad, layer, tok, pos, pid, xo, gua
         lane = group * LANES + k
         begin_step(counter)
         step += 1
-        w = load_tiles(norms + ((2 * layer + 1) * NORMS + (lane if C.lane_norms else 0)) * C.padded_hidden + xo, C.boxes)
         own = a + C.at_o + (1 + lane) * C.padded_hidden + xo
         delayed = at_layer(act, n - C.delay, C) + C.at_e + lane * C.padded_hidden + xo
         h = lane_update(C, act, hs[0], own, delayed, 1, past, counter, (step + 1 - LANES) * G.ctas, guard, T)
@@ -541,10 +538,11 @@ def lane_layer(mem, buf, model, hs, at, step, bad, layer, tok, pos, pid, xo, gua
         hs = rotated(hs, h, LANES)
         t1 = now(C, pid)
         first, units = share(unit, G.units_w13, rank, G.ctas, 1)
-        at = run_units(C, ring, full, empty, xd, at, first, units, (a + C.at_u + lane * G.ffn, ahead), C.segments_d, GATE, G)
+        at = run_units(C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_u + lane * G.ffn, ahead), C.segments_d, GATE, G)
         unit += G.units_w13
         record(trace, pid, trace_at + 2 * LANES + 1 + k, t0, t0, t1, C)
     # down projection
+    w = load_tiles(norms + (2 * layer + 2) * C.padded_hidden + xo, C.boxes)
     guard = at_place(guard, AT_W2, layer, pid)
     xf = xs._reinterpret(T, [C.boxes, G.segments_f if G.segments_f > 8 else 8, 64], xs.layout)
     for k in range(LANES):
@@ -561,10 +559,10 @@ def lane_layer(mem, buf, model, hs, at, step, bad, layer, tok, pos, pid, xo, gua
         t1 = now(C, pid)
         first, units = share(unit, G.units_w2, rank, G.ctas, 1)
         ctx = (a + C.at_m + (1 + lane) * C.padded_hidden, ahead)
-        at = run_units(C, ring, full, empty, xf, at, first, units, ctx, G.segments_f, DELTA, G)
+        at = run_units(C, ring, full, empty, xf, step >> 30, at, first, units, ctx, G.segments_f, DELTA, G)
         unit += G.units_w2
         record(trace, pid, trace_at + 3 * LANES + 1 + k, t0, tw, t1, C)
-    return hs, at, step, bad
+    return hs, w, at, step, bad
 
 
 @gluon.jit
@@ -584,22 +582,19 @@ def after_mlp(C: gl.constexpr, act, h, n, layer, lane, counter, step, xo, guard,
 def add_common(C: gl.constexpr, act, h, n, counters, step, xo, guard, T: gl.constexpr):
     """h after the last common layer (n - 1 in the count of common layers). One step of all CTAs."""
     begin_step(counters)
-    wait_count(counters, step * C.ctas - C.early, guard)
+    wait_count(counters, step * C.ctas - C.common.early(C.common.units_w2, C.early), guard)
     p = at_layer(act, n - 1, C) + C.at_m + xo
     return plain_sum(h, settle_tiles(peek_tiles(p, 1, C.boxes), p, 1, guard, T, C.boxes), C)
 
 
 @gluon.jit
-def write_lane_sum(C: gl.constexpr, total, hs, norms, group, rank, pid, tok, xo):
+def write_lane_sum(C: gl.constexpr, total, hs, w, group, rank, tok, xo):
     """This CTA's columns of the sum over the group's lanes of what the head takes from each, float32, to ``total`` [4, groups, D]."""
-    NORMS: gl.constexpr = C.lanes if C.lane_norms else 1
     COLUMNS: gl.constexpr = (C.hidden + 8 * C.lane.ctas - 1) // (8 * C.lane.ctas) * 8
     y = ()
     for k in gl.static_range(gl.constexpr(C.group_lanes)):
         v = hs[k]
         if C.head_mean:
-            lane = group * C.group_lanes + k
-            w = load_tiles(norms + (2 * C.layers * NORMS + (lane if C.lane_norms else 0)) * C.padded_hidden + xo, C.boxes)
             r, squares = inverse_rms(v, C)
             v = weighted(v, r * (1.0 / C.lanes), w, C)
         if k == 0:
@@ -644,6 +639,7 @@ def consumer(mem, token_bar, halts, act, lse, total, words, counters, model, hea
     max_tokens = gl.load(ints)
     guard = (abort.to(gl.int64), gl.load(ints + 5), pid)
     xd = xs._reinterpret(T, [C.boxes, NX, 64], xs.layout)
+    stop_ids = load_stop_ids(ints)
     token = first_token
     tok = pid * 0
     at = (pid * 0, pid * 0)
@@ -655,8 +651,10 @@ def consumer(mem, token_bar, halts, act, lse, total, words, counters, model, hea
         mbarrier.arrive(token_bar, count=1)
         bad = pid * 0 - 1
         h = embed(C, table, token, xo)
+        w = load_tiles(norms + xo, C.boxes)
+        rotated_model = (norms, bias, load_angles(C, cos, sin, pos), kcache, vcache)
         for layer in range(C.common_layers):
-            h, at, step, bad = common_layer(mem, buf, model, h, at, step, bad, layer, tok, pos, pid, xo, guard, trace, T, C)
+            h, w, at, step, bad = common_layer(mem, buf, rotated_model, h, w, at, step, bad, layer, tok, pos, pid, xo, guard, trace, T, C)
         t0 = now(C, pid)
         guard = at_place(guard, AT_HEAD, C.common_layers, pid)
         if C.common_layers > 0:
@@ -667,7 +665,7 @@ def consumer(mem, token_bar, halts, act, lse, total, words, counters, model, hea
             for k in gl.static_range(gl.constexpr(C.group_lanes)):
                 hs = hs + (h,)
             for layer in range(C.common_layers, C.layers):
-                hs, at, lane_step, bad = lane_layer(mem, buf, model, hs, at, lane_step, bad, layer, tok, pos, pid, xo, guard, trace, T, C)
+                hs, w, at, lane_step, bad = lane_layer(mem, buf, rotated_model, hs, w, at, lane_step, bad, layer, tok, pos, pid, xo, guard, trace, T, C)
             t0 = now(C, pid)
             counter = counters + 32 * (1 + group)
             guard = at_place(guard, AT_HEAD, C.layers, pid)
@@ -677,7 +675,7 @@ def consumer(mem, token_bar, halts, act, lse, total, words, counters, model, hea
                 lane_step += 1
                 h = after_mlp(C, act, hs[0], (tok + 1) * C.layers, last, group * C.group_lanes + k, counter, lane_step, xo, guard, T)
                 hs = rotated(hs, h, C.group_lanes)
-            write_lane_sum(C, total, hs, norms, group, rank, pid, tok, xo)
+            write_lane_sum(C, total, hs, w, group, rank, tok, xo)
             begin_step(counters)
             step += 1
             wait_count(counters, step * C.ctas, guard)
@@ -685,13 +683,12 @@ def consumer(mem, token_bar, halts, act, lse, total, words, counters, model, hea
         if (C.common_layers < C.layers) and C.head_mean:
             stage(xd, h, T, C.boxes)
         else:
-            w = load_tiles(norms + 2 * C.layers * (C.lanes if C.lane_norms else 1) * C.padded_hidden + xo, C.boxes)
             bad = stage_normed(C, xd, h, w, bad, C.layers, T)
         fence()
         t1 = now(C, pid)
         stop = read_stop(host, pid)
         first, units = share(0, C.units_head, pid, C.ctas, 1)
-        at, best, where, wrong = run_head(C, ring, full, empty, xd, at, first, units, logits)
+        at, best, where, wrong = run_head(C, ring, full, empty, xd, step >> 30, at, first, units, logits)
         record(trace, pid, C.steps - 2, t0, t0, t1, C)
         t0 = now(C, pid)
         publish(words, tok, pid, best, where, wrong, bad, stop, counters, C)
@@ -700,7 +697,7 @@ def consumer(mem, token_bar, halts, act, lse, total, words, counters, model, hea
         guard = at_place(guard, AT_SAMPLE, C.layers, pid)
         wait_count(counters, step * C.ctas, guard)
         tw = now(C, pid)
-        token, state = choose(words, tok, ints, abort, max_tokens, guard, C)
+        token, state = choose(words, tok, stop_ids, abort, max_tokens, guard, C)
         t1 = now(C, pid)
         report_token(host, pid, tok, token, state)
         record(trace, pid, C.steps - 1, t0, tw, t1, C)

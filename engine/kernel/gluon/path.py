@@ -133,15 +133,11 @@ def rope_tables(config: ModelConfig, context: int, device: torch.device) -> tupl
 
 
 def _norms(weights: ModelWeights, plan: Plan) -> Tensor:
-    """[2 layers + 1, 1 or L, padded D]: attention and FFN norm of each layer, then the final norm (its first row where it has one only)."""
-    copies = plan.lanes if plan.lane_norms else 1
-    first = weights.layers[0].attention_norm
-    out = first.new_zeros(2 * plan.layers + 1, copies, plan.padded_hidden)
-    for index, layer in enumerate(weights.layers):
-        out[2 * index, :, : plan.hidden] = layer.attention_norm
-        out[2 * index + 1, :, : plan.hidden] = layer.ffn_norm
-    out[2 * plan.layers, :, : plan.hidden] = weights.norm
-    return out.to(weights.embedding.dtype)
+    """[2 layers + 1, padded D]: attention and FFN norm of each layer, then the final norm."""
+    rows = [w[0] for layer in weights.layers for w in (layer.attention_norm, layer.ffn_norm)] + [weights.norm[0]]
+    out = torch.zeros(len(rows), plan.padded_hidden, dtype=weights.embedding.dtype, device=weights.embedding.device)
+    out[:, : plan.hidden] = torch.stack(rows)
+    return out
 
 
 def _biases(weights: ModelWeights) -> Tensor:

@@ -42,6 +42,11 @@ class Mode:
     units_w13: int
     units_w2: int
 
+    def early(self, units: int, most: int) -> int:
+        """Arrivals that a wait for the outputs of a phase of ``units`` units may leave out. (Values are checked themselves; but where few CTAs make
+        them, the others would all poll those.)"""
+        return most if units // self.sums >= 2 * self.ctas else 0
+
     @property
     def units_lane(self) -> int:
         return self.units_qkv + self.units_o + self.units_w13 + self.units_w2
@@ -83,7 +88,6 @@ class Plan:
     own_scale: float
     exchange: bool  # some layer needs the other lanes' delayed sums
     head_mean: bool  # the head takes the mean of the normalised lanes, else the norm of their sum
-    lane_norms: bool
     bias: bool
     eps: float
     early: int  # arrivals that a wait may leave out, since the data are checked themselves
@@ -218,8 +222,6 @@ def make_plan(
     window = next((w for w in config.layer_windows if w), 0)
     segments_d = segments(config.hidden_size, kw)
     x_rows = max(32, segments_d, *(m.sums * max(m.segments_o, m.segments_f) for m in (common, lane)))
-    used = [common] * bool(common_layers) + [lane] * (common_layers < config.n_layers)
-    few = any(m.units_w13 < m.ctas for m in used)  # then some CTAs make nothing that would show how far they are
     return Plan(
         ctas=ctas,
         layers=config.n_layers,
@@ -249,10 +251,9 @@ def make_plan(
         own_scale=float(lanes) ** 0.5,
         exchange=bool(past),
         head_mean=config.head == Head.REPLICATE,
-        lane_norms=config.lane_norms,
         bias=config.qkv_bias,
         eps=config.norm_eps,
-        early=0 if few else early,
+        early=early,
         profile=profile,
     )
 
@@ -301,8 +302,10 @@ def unsupported(config: ModelConfig, ctas: int) -> str | None:
         return f"head size {config.head_size} (64, 96 and 128 are taken)"
     if config.qk_norm:
         return "norms of q and k"
-    if config.heads_per_kv_head > 8:
-        return f"{config.heads_per_kv_head} query heads per KV head (at most 8)"
+    if config.heads_per_kv_head > 7:
+        return f"{config.heads_per_kv_head} query heads per KV head (at most 7)"
+    if config.lane_norms:
+        return "norms per lane"
     if config.n_layers > 63:
         return f"{config.n_layers} layers (at most 63)"
     if len({w for w in config.layer_windows if w}) > 1:
@@ -329,8 +332,6 @@ def unsupported(config: ModelConfig, ctas: int) -> str | None:
     present = _present_layers(config)
     if present == config.n_layers or Reduction.PRESENT in reductions[present:]:
         return "layers with present sums after others"
-    if present and config.lane_norms:
-        return "present sums with norms per lane"
     past = [i for i, kind in enumerate(reductions) if kind == Reduction.PAST]
     if past and (past != list(range(past[0], config.n_layers)) or not 1 <= config.delay <= 2):
         return f"this pattern of delayed sums (delay {config.delay})"

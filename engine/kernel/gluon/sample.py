@@ -66,7 +66,14 @@ def report_bad_layer(counters, bad, pid):
 
 
 @gluon.jit
-def choose(words, tok, ints, abort, max_tokens, guard, C: gl.constexpr):
+def load_stop_ids(ints):
+    """[64] end-of-sequence ids from the parameter block; unused places hold -1."""
+    k = gl.arange(0, 64, layout=gl.BlockedLayout([1], [32], [4], [0]))
+    return gl.where((k >= 8) & (k < 8 + gl.load(ints + 4)), gl.load(ints + k), -1)
+
+
+@gluon.jit
+def choose(words, tok, stop_ids, abort, max_tokens, guard, C: gl.constexpr):
     """(token id, state) of the step; the same in every CTA."""
     WORDS: gl.constexpr = C.ctas + 1
     L: gl.constexpr = gl.BlockedLayout([2], [32], [4], [0])
@@ -75,8 +82,7 @@ def choose(words, tok, ints, abort, max_tokens, guard, C: gl.constexpr):
     w = read_words(words + (tok & 3) * WORDS + gl.minimum(idx, WORDS - 1), inside.to(gl.int32), guard)
     top = gl.max(gl.where(inside, w, LOWEST), axis=0)
     token = 0x7FFFFFFF - (top & 0x7FFFFFFF).to(gl.int32)
-    k = gl.arange(0, 64, layout=gl.BlockedLayout([1], [32], [4], [0]))
-    is_stop = gl.max(((gl.load(ints + k) == token) & (k >= 8) & (k < 8 + gl.load(ints + 4))).to(gl.int32), axis=0)
+    is_stop = gl.max((stop_ids == token).to(gl.int32), axis=0)
     state = gl.where(is_stop != 0, FINISH_STOP, gl.where(tok + 1 >= max_tokens, FINISH_LENGTH, RUNNING))
     state = gl.where(top >= STOP, FINISH_CANCELLED, gl.where(top >= BAD, FINISH_ERROR, state))
     state = gl.where((top < BAD) & ((token < 0) | (token >= C.vocab)), FINISH_ERROR, state)

@@ -120,5 +120,5 @@ def test_what_is_not_supported_is_named():
     ):
         assert word in unsupported(replace(base, **change), CTAS)
     lanes = SHAPES["laneformer-2b"]
-    assert "lane" in unsupported(replace(lanes, lane_norms=True), CTAS)
+    assert "norms per lane" in unsupported(replace(lanes, lane_norms=True), CTAS)
     assert "head arrangement" in unsupported(replace(lanes, head=Head.VOCAB_PARALLEL), CTAS)
