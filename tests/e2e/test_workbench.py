@@ -350,13 +350,13 @@ def test_python_runs_fails_asks_stops_and_runs_again(bench: Bench, shot):
     bench.ends("JsException on line 4")
     # A storm of output is capped and counted; Stop ends it; what was printed stays.
     bench.run("storm.py", "print('first')\nwhile True:\n    print('y')\n")
-    bench.ends("Running, [1-9]")
+    bench.ends("Running")
+    expect(page.locator(".wb-dropped")).to_contain_text("more lines were not kept.", timeout=9000)
     begin = time.monotonic()
     page.keyboard.press("Escape")
     bench.ends("Stopped by you")
     assert time.monotonic() - begin < 3
     expect(bench.log).to_contain_text("first")
-    expect(page.locator(".wb-dropped")).to_contain_text("more lines were not kept.")
     # The time limit; output printed just before an endless loop is not lost.
     bench.run("loop.py", "for i in range(300):\n    print('line', i)\nwhile True:\n    pass\n")
     bench.ends("Stopped after 10 s. Output up to then is kept.", start)
