@@ -59,7 +59,7 @@ def kv_splits(C: tl.constexpr, window, position):
 def decode_attention(B, C: tl.constexpr, layer, window, position, q_scale, k_scale):
     """Attention of one row: a program takes (KV head, split) pairs; the last split also appends the new key and value.
 
-    Writes part, part_max, part_sum of its splits; ``stage_attention`` combines them.
+    Writes part, part_max, part_sum of its splits; who finishes the last split of a KV head combines them into B.attended.
     """
     first, each, splits = kv_splits(C, window, position)
     for item in range(tl.program_id(0), C.lanes * C.kv_heads * splits, C.programs):
@@ -72,6 +72,10 @@ def decode_attention(B, C: tl.constexpr, layer, window, position, q_scale, k_sca
             _append(B, C, layer, lane, kv, source, position, k_scale)
         tl.debug_barrier()
         _decode_split(B, C, layer, head, lane, kv, split, source, first + split * each, each, position, q_scale)
+        tl.debug_barrier()
+        if tl.atomic_add(B.arrived + head, 1, sem="acq_rel") == splits - 1:
+            tl.store(B.arrived + head, 0)
+            _combine(B, C, head, splits)
 
 
 @triton.jit
@@ -107,25 +111,23 @@ def _decode_split(B, C: tl.constexpr, layer, head, lane, kv, split, source, begi
     tl.store(B.part + out[:, None] * C.head_pad + j, acc, mask=valid)
 
 
-@triton.jit(noinline=True)
-def stage_attention(B, C: tl.constexpr, scratch, lane, window, position):
-    """Combine the splits of one lane's heads: scratch[lane] [H*h] float32. All splits of a piece are loaded at once."""
-    first, each, splits = kv_splits(C, window, position)
-    s = tl.arange(0, C.splits_pad)[:, None]
-    WIDTH: tl.constexpr = C.attention_width
-    BLOCK: tl.constexpr = C.combine_block
-    for piece in tl.static_range(0, WIDTH, BLOCK):
-        e = piece + tl.arange(0, C.combine_block)[None, :]
-        head = lane * C.q_heads + e // C.head_size
-        at = head * C.max_splits + s
-        mask = (s < splits) & (e < C.attention_width)
-        tops = tl.load(B.part_max + at, mask=mask, other=float("-inf"))
-        sums = tl.load(B.part_sum + at, mask=mask, other=0.0)
-        parts = tl.load(B.part + at * C.head_pad + e % C.head_size, mask=mask, other=0.0)
-        weights = tl.where(mask, tl.exp(tops - tl.max(tops, 0)[None, :]), 0.0)
-        y = tl.sum(weights * parts, 0) / tl.sum(weights * sums, 0)
-        e = piece + tl.arange(0, C.combine_block)
-        tl.store(scratch + lane * C.attention_width + e, y, mask=e < C.attention_width)
+@triton.jit
+def _combine(B, C: tl.constexpr, head, splits):
+    """Attention output of one KV head's query heads from all its splits, in the order of the splits: B.attended [L*H, h]."""
+    s = tl.arange(0, C.splits_pad)[:, None, None]
+    g = tl.arange(0, C.combine_group)[None, :, None]
+    j = tl.arange(0, C.head_pad)[None, None, :]
+    at = (head * C.group + g) * C.max_splits + s
+    mask = (s < splits) & (g < C.group)
+    tops = tl.load(B.part_max + at, mask=mask, other=float("-inf"))
+    sums = tl.load(B.part_sum + at, mask=mask, other=0.0)
+    parts = tl.load(B.part + at * C.head_pad + j, mask=mask & (j < C.head_size), other=0.0)
+    top = tl.where(g < C.group, tl.max(tops, 0)[None, :, :], 0.0)
+    weights = tl.exp(tops - top)
+    y = tl.sum(weights * parts, 0) / tl.where(tl.arange(0, C.combine_group)[:, None] < C.group, tl.sum(weights * sums, 0), 1.0)
+    rows = tl.arange(0, C.combine_group)[:, None]
+    columns = tl.arange(0, C.head_pad)[None, :]
+    tl.store(B.attended + (head * C.group + rows) * C.head_size + columns, y, mask=(rows < C.group) & (columns < C.head_size))
 
 
 @triton.jit(noinline=True)

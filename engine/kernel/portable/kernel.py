@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from engine.kernel import control
-from engine.kernel.portable.attention import decode_attention, rows_attention, rows_rotary, stage_attention
+from engine.kernel.portable.attention import decode_attention, rows_attention, rows_rotary
 from engine.kernel.portable.gemm import gemm, gemm_gated
 from engine.kernel.portable.gemv import gemv, head_gemv, lane_range, prefetch_tiles, tile_range
 from engine.kernel.portable.lanes import final_lanes, rows_head, rows_norm, stage_head, stage_norm, store_sums
@@ -49,18 +49,7 @@ def _stage_norms(B, C: tl.constexpr, M: tl.constexpr, scratch, x_in, x_out, out,
     tl.debug_barrier()
 
 
-@triton.jit
-def _stage_heads(B, C: tl.constexpr, scratch, window, position):
-    """Stage the attention output of every lane whose rows this program owns in the output projection."""
-    OUT: tl.constexpr = C.o
-    first, end = tile_range(OUT, C.lanes, C.programs)
-    lane_first, lane_last = lane_range(OUT, first, end)
-    for lane in range(lane_first, lane_last + 1):
-        stage_attention(B, C, scratch, lane, window, position)
-    tl.debug_barrier()
-
-
-@triton.jit
+@triton.jit(noinline=True)
 def decode_layer(B, C: tl.constexpr, epoch, layer, kind_before, token, position):
     """All phases of one layer for one row, the last barrier left to the caller. Returns epoch.
 
@@ -92,8 +81,7 @@ def decode_layer(B, C: tl.constexpr, epoch, layer, kind_before, token, position)
     decode_attention(B, C, layer, window, position, _vector(B, layer, Q_NORM), _vector(B, layer, K_NORM))
     epoch = grid_barrier(B, C, epoch, 3, layer, position)
 
-    _stage_heads(B, C, scratch, window, position)
-    gemv(C, OUT, wo, scratch, B.attention_out + slot, B.norm, False, False)
+    gemv(C, OUT, wo, B.attended, B.attention_out + slot, B.norm, False, False)
     prefetch_tiles(C, w13, UP, C.lanes, True)
     epoch = grid_barrier(B, C, epoch, 4, layer, position)
 

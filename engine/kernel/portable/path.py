@@ -182,13 +182,14 @@ class PortablePath:
 
         angles = torch.arange(s.context, device=self.device).float()[:, None] * config.rope_inverse_frequencies().to(self.device)
         heads, wide = s.lanes * s.q_heads, s.lanes * s.hidden
+        counters = torch.zeros(4 + s.lanes * s.kv_heads, dtype=torch.int32, device=self.device)
         return Buffers(
             ring=control.ring,
             status=control.status,
             stop_word=control.stop_word,
             error=control.error,
             device=control.device,
-            barrier=torch.zeros(1, dtype=torch.int32, device=self.device),
+            barrier=counters,
             ints=params.ints,
             floats=params.floats,
             table=self._table(weights),
@@ -206,6 +207,8 @@ class PortablePath:
             part=f32(heads, s.max_splits, s.head_pad),
             part_max=f32(heads, s.max_splits),
             part_sum=f32(heads, s.max_splits),
+            arrived=counters[4:],
+            attended=f32(s.lanes, s.attention_width),
             attention_out=f32(s.slots, wide),
             ffn_out=f32(s.slots, wide),
             attention_sum=f32(s.slots, s.hidden),

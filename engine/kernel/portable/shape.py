@@ -74,7 +74,7 @@ class Shape:
     lm: Matrix
     max_splits: int  # of the KV length, in decode
     lane_block: int = 1  # lanes that a program stages together
-    ahead: int = 163840  # bytes of the next projection that a program asks for in the L2 cache before it waits
+    ahead: int = 65536  # bytes of the next projection that a program asks for in the L2 cache before it waits
     profile: int = 0  # barriers that the trace holds; 0: no trace
     block_t: int = 64  # KV positions a step of attention takes
     block_q: int = 32  # query rows an attention program takes in prefill
@@ -113,9 +113,8 @@ class Shape:
         return power_of_two(self.max_splits)
 
     @property
-    def combine_block(self) -> int:
-        """Elements of the attention output that are combined together: all splits of them fit the registers."""
-        return min(power_of_two(self.attention_width), max(64, 8192 // self.splits_pad))
+    def combine_group(self) -> int:
+        return power_of_two(self.group)
 
     @property
     def slice_pad(self) -> int:
@@ -146,8 +145,8 @@ class Shape:
 
     @property
     def scratch_width(self) -> int:
-        """Staged inputs of one program: [lanes, widest input]."""
-        return self.lanes * max(self.hidden, self.attention_width)
+        """Staged inputs of one program: [L, D]."""
+        return self.lanes * self.hidden
 
 
 class Buffers(NamedTuple):
@@ -159,7 +158,7 @@ class Buffers(NamedTuple):
     stop_word: Any
     error: Any
     device: Any
-    barrier: Any  # int32 [1], zeroed before every launch
+    barrier: Any  # int32 [4 + L*K]: barrier counter, then `arrived`; zeroed before every launch
     ints: Any
     floats: Any
     # model
@@ -179,6 +178,8 @@ class Buffers(NamedTuple):
     part: Any  # float32 [L*H, splits, head_pad]: attention of a split of the KV length, not normalised
     part_max: Any  # float32 [L*H, splits]
     part_sum: Any  # float32 [L*H, splits]
+    arrived: Any  # int32 [L*K]: splits of a KV head that are done; part of `barrier`
+    attended: Any  # float32 [L, H*h]: attention output
     attention_out: Any  # float32 [slots, L, D]: outputs of the last layers
     ffn_out: Any
     attention_sum: Any  # float32 [slots, D]: their sums over the lanes

@@ -1,0 +1,77 @@
+"""Where a token's time goes in the portable kernel: work and wait of every phase, from the processors' own clocks."""
+
+from dataclasses import asdict, dataclass
+
+import torch
+
+from engine.kernel.backend import MonokernelBackend, MonokernelRun
+from engine.kernel.params import DEFAULT_SPIN_LIMIT
+from engine.kernel.portable.path import PortablePath
+from engine.request import SamplingParams
+
+PHASES = ("norm, QKV", "attention", "output projection", "norm, gate and up", "down projection")
+TOKENS = 8
+TRACE = 4096  # barriers
+
+
+@dataclass(frozen=True)
+class PhaseTime:
+    """Per token, all layers together. ``work_us``: mean over the processors; ``slowest_us``: the slowest processor;
+    ``wait_us``: mean wait at the barriers that end the phase. ``bytes``: weights that the phase reads."""
+
+    name: str
+    count: int
+    work_us: float
+    slowest_us: float
+    wait_us: float
+    bytes: int
+
+    def to_dict(self) -> dict:
+        return asdict(self)
+
+
+def profile_decode(backend: MonokernelBackend, prompt_tokens: int) -> list[PhaseTime]:
+    """Phases of the last full token of a short generation after ``prompt_tokens`` tokens. Compiles a traced kernel."""
+    path = PortablePath(backend.config, backend.weights, backend.cache, backend.control, backend.params, backend.device, profile=TRACE)
+    prompt = [0] * prompt_tokens
+    for _ in range(2):  # the first compiles
+        run = MonokernelRun(backend, path, prompt, SamplingParams(), frozenset(), TOKENS, DEFAULT_SPIN_LIMIT)
+        times: list[int] = []
+        while run.finish_reason is None:
+            times += [token.time_ns for token in run.poll(1.0)]
+        run.close()
+    phases = _phases(path, prompt_tokens, (times[-1] - times[0]) / (TOKENS - 1))
+    path.close()
+    return phases
+
+
+def _phases(path: PortablePath, prompt_tokens: int, token_ns: float) -> list[PhaseTime]:
+    """``token_ns``: host time of a token, which gives the processors' clock rate."""
+    shape, trace = path.shape, path.buffers.trace.double().cpu()
+    chunks = -(-(prompt_tokens - 1) // shape.rows)
+    per_token = len(PHASES) * shape.layers + 2
+    first = 8 * shape.layers * chunks + per_token * (TOKENS - 1)
+    barriers = (first + torch.arange(per_token)) % TRACE
+    before = (barriers - 1) % TRACE
+    work = trace[barriers, :, 0] - trace[before, :, 1]
+    wait = trace[barriers, :, 1] - trace[barriers, :, 0]
+    clocks_per_us = (work + wait).sum(0).mean().item() / token_ns * 1000
+    work, wait = work / clocks_per_us, wait / clocks_per_us
+    names = list(PHASES) * shape.layers + ["final norm", "head"]
+    return [_phase(name, names, work, wait, _bytes(path, name)) for name in dict.fromkeys(names)]
+
+
+def _phase(name: str, names: list[str], work: torch.Tensor, wait: torch.Tensor, size: int) -> PhaseTime:
+    rows = [i for i, other in enumerate(names) if other == name]
+    slowest = work[rows].max(1).values.sum().item()
+    return PhaseTime(name, len(rows), work[rows].mean(1).sum().item(), slowest, wait[rows].mean(1).sum().item(), size)
+
+
+def _bytes(path: PortablePath, name: str) -> int:
+    shape = path.shape
+    matrices = dict(zip(PHASES, (shape.qkv, None, shape.o, shape.w13, shape.w2), strict=True))
+    item = path.buffers.embedding.element_size()
+    if name == "head":
+        return shape.head_lanes * shape.lm.n * shape.lm.k * item
+    matrix = matrices.get(name)
+    return 0 if matrix is None else shape.layers * shape.lanes * matrix.n * matrix.k * item

@@ -1,0 +1,110 @@
+"""python -m engine bench MODEL: decode speed, TTFT, read bandwidth, the rival, a profile."""
+
+import argparse
+import json
+from pathlib import Path
+
+from engine.cli.common import add_backend, add_dtype, add_model
+from engine.errors import InvalidRequest
+
+
+def add_parser(subparsers) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser("bench", help="measure decode speed and time to first token")
+    add_model(parser)
+    parser.add_argument("--gpus", type=int, default=None, metavar="N", help="GPUs to use (default: one; 0: the CPU)")
+    parser.add_argument("--prompt-tokens", type=int, default=128, metavar="P")
+    parser.add_argument("--output-tokens", type=int, default=512, metavar="N")
+    parser.add_argument("--runs", type=int, default=5, metavar="R", help="runs after warm-up, of which the median counts")
+    parser.add_argument("--compare", action="store_true", help="also measure PyTorch with torch.compile and CUDA graphs, on a GPU")
+    parser.add_argument("--profile", action="store_true", help="time, wait and bytes of every phase of the portable kernel")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the report as JSON")
+    parser.add_argument("--plot", metavar="FILE", type=Path, help="write a bar chart as SVG")
+    add_backend(parser)
+    add_dtype(parser)
+    return parser
+
+
+def run(args: argparse.Namespace) -> None:
+    from engine.bench.report import text, write_plot
+
+    report = make_report(args)
+    print(text(report))
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    if args.plot:
+        write_plot(report, args.plot)
+
+
+def make_report(args: argparse.Namespace) -> dict:
+    """Everything measured in this process, one after the other on the same weights. Raises InvalidRequest."""
+    from dataclasses import asdict
+
+    from engine.bench.measure import measure
+    from engine.engine import EngineConfig
+    from engine.worker import make_backend
+
+    if args.prompt_tokens < 1 or args.output_tokens < 2 or args.runs < 1:
+        raise InvalidRequest(
+            "The benchmark needs at least 1 prompt token, 2 output tokens and 1 run; "
+            f"got {args.prompt_tokens}, {args.output_tokens} and {args.runs}."
+        )
+    length = args.prompt_tokens + args.output_tokens
+    config = EngineConfig(args.model, backend=args.backend, gpus=args.gpus, dtype=args.dtype, context_tokens=length)
+    backend = make_backend(config, lambda progress: None)
+    try:
+        if length > backend.info.context_tokens:
+            raise InvalidRequest(f"{length:,} tokens do not fit {args.model}, which takes {backend.info.context_tokens:,}.")
+        speed = measure(backend, args.prompt_tokens, args.output_tokens, args.runs)
+        on_monokernel = backend.info.backend == "monokernel" and backend.info.gpus > 0
+        if (args.compare or args.profile) and not on_monokernel:
+            raise InvalidRequest("--compare and --profile need the monokernel on a GPU.")
+        report = {"engine": asdict(backend.info), "speed": speed.to_dict(), **_surroundings(backend)}
+        report |= _bounds(backend.info, speed.decode_tokens_per_s)
+        if args.profile:
+            from engine.bench.profile import profile_decode
+
+            report["profile"] = [phase.to_dict() for phase in profile_decode(backend, args.prompt_tokens)]
+        if args.compare:
+            from engine.bench.rival import measure_rival
+
+            report["rival"] = measure_rival(backend.config, backend.weights, args.prompt_tokens, args.output_tokens)
+        return report
+    finally:
+        backend.close()
+
+
+def _bounds(info, tokens_per_s: float) -> dict:
+    """MBU = weight bytes per token x tokens/s over the bandwidth, measured in this process or of the datasheet."""
+    rate = info.bytes_per_token * tokens_per_s
+    return {
+        "read_bandwidth": info.measured_bytes_per_s,
+        "bound_tokens_per_s": info.bound_tokens_per_s,
+        "mbu_measured": rate / info.measured_bytes_per_s if info.measured_bytes_per_s else None,
+        "mbu_datasheet": rate / info.datasheet_bytes_per_s if info.datasheet_bytes_per_s else None,
+    }
+
+
+def _surroundings(backend) -> dict:
+    import torch
+
+    try:
+        from triton import __version__ as triton_version
+    except ImportError:
+        triton_version = None
+    path = getattr(backend, "path", None)
+    return {
+        "kernel": path.name if path else "torch",
+        "kernel_speeds_at_warm_up": getattr(backend, "speeds", {}),
+        "torch": torch.__version__,
+        "triton": triton_version,
+        "driver": _driver() if backend.info.gpus else None,
+    }
+
+
+def _driver() -> str | None:
+    """The NVIDIA driver's version, from the file that its kernel module offers."""
+    try:
+        words = Path("/proc/driver/nvidia/version").read_text().split()
+    except OSError:
+        return None
+    return next((word for word in words if word.count(".") >= 1 and word.replace(".", "").isdigit()), None)
