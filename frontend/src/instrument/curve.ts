@@ -103,7 +103,7 @@ export class Curve {
       this.scaleMs = scale;
       again = true;
     }
-    if (this.boundRate === null && options.rate !== null && options.rate * 1.15 > this.top) {
+    if (options.rate !== null && options.rate * (this.boundRate === null ? 1.15 : 1) > this.top) {
       this.top = roundTop(options.rate * 1.3);
       again = true;
     }
