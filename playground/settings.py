@@ -29,6 +29,7 @@ INSTALLED_APPS = [
     "playground.chat",
     "playground.accounts",
     "playground.sharing",
+    "playground.api",
     "playground.usage",
     "playground.supervisor",
 ]
@@ -141,6 +142,19 @@ EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if config.email_host else 'c
 EMAIL_HOST, EMAIL_PORT, EMAIL_USE_TLS = config.email_host, config.email_port, config.email_tls
 EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = config.email_user, config.email_password
 DEFAULT_FROM_EMAIL = SERVER_EMAIL = config.email_from
+
+# Admin
+UNFOLD = {
+    "SITE_TITLE": "monokernel",
+    "SITE_HEADER": "monokernel",
+    "SITE_URL": "/stats/",
+    "SITE_DROPDOWN": [
+        {"icon": "monitoring", "title": "Usage stats", "link": "/stats/"},
+        {"icon": "terminal", "title": "Playground", "link": "/"},
+    ],
+    "SHOW_VIEW_ON_SITE": True,
+    "SIDEBAR": {"show_all_applications": True},
+}
 
 LANGUAGE_CODE = "en"
 LANGUAGES = [("en", "English"), ("fr", "Français")]

@@ -15,6 +15,7 @@ from playground.accounts.services import user_block
 from playground.chat.models import Conversation, Generation
 from playground.identity import COOKIE, Owner
 from playground.sharing.models import ShareLink
+from playground.usage.models import AuditEntry
 from tests.playground.test_sharing import browser, chat, share
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("empty_redis")]
@@ -149,3 +150,39 @@ def test_the_first_visit_gives_an_identity_that_cannot_be_forged(client) -> None
     client.cookies[COOKIE] = "x" + signed[1:]
     client.get("/accounts/login/")
     assert client.cookies[COOKIE].value.split(":")[0] != signed.split(":")[0]
+
+
+@pytest.fixture
+def staff():
+    return browser(Owner(user=User.objects.create_superuser("root", "root@example.org", PASSWORD)))
+
+
+def test_every_page_of_the_admin_opens_and_no_text_of_a_chat_is_in_it(staff, owner) -> None:
+    share(browser(owner), chat(owner, prompt="a-private-request"))
+    Quota.objects.create(applies_to="users", concurrent=2)
+    models = ["auth/user", "auth/group", "accounts/quota", "sharing/sharelink", "chat/generation", "usage/usagerollup", "usage/auditentry"]
+    for path in ["", *(f"{model}/" for model in models), "auth/user/add/", "accounts/quota/add/", "accounts/sitesettings/1/change/"]:
+        SiteSettings.objects.get_or_create(pk=1)
+        page = staff.get(f"/admin/{path}")
+        assert page.status_code == 200, path
+        assert "a-private-request" not in page.content.decode()
+    generation = Generation.objects.get()
+    assert "a-private-request" not in staff.get(f"/admin/chat/generation/{generation.pk}/change/").content.decode()
+    assert staff.get("/admin/accounts/sitesettings/").headers["Location"].endswith("/1/change/")
+    assert "/stats/" in staff.get("/admin/").content.decode()
+
+
+def test_actions_of_the_admin_block_revoke_and_cancel(staff, ines, owner) -> None:
+    link = share(browser(owner), chat(owner))
+    queued = Generation.objects.create(model="a", **owner.fields())
+    for path, action, chosen in [
+        ("auth/user", "block", ines.pk),
+        ("sharing/sharelink", "revoke", link["id"]),
+        ("chat/generation", "cancel", queued.pk),
+    ]:
+        answer = staff.post(f"/admin/{path}/", {"action": action, "_selected_action": str(chosen)})
+        assert answer.status_code == 302, path
+    ines.refresh_from_db()
+    queued.refresh_from_db()
+    assert not ines.is_active and queued.state == "stopped" and Client().get(link["url"]).status_code == 410
+    assert AuditEntry.objects.count() == 3
