@@ -8,7 +8,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
-from tests.e2e.conftest import Product, is_prefix, wait_for
+from tests.e2e.conftest import Product, is_prefix
 
 pytestmark = pytest.mark.e2e
 SLOW = 60_000  # ms
@@ -131,7 +131,7 @@ def test_edits_and_regenerations_are_branches_to_walk_between(page: Page):
 
 
 def test_reload_back_and_forward_show_the_right_answer_and_drafts_survive(page: Page):
-    ask(page, "One", 600)
+    ask(page, "One", 2000)
     title(page, "Streaming")
     first = page.url
     page.reload()
@@ -146,6 +146,7 @@ def test_reload_back_and_forward_show_the_right_answer_and_drafts_survive(page: 
     page.go_back()
     expect(page).to_have_url(first)
     expect(page.locator(".me")).to_contain_text("One")
+    expect(answers(page)).to_have_count(1)
     expect(box(page)).to_have_value("a draft")
     title(page, "Complete")
     assert is_prefix(conversation(page)["messages"][-1]["generation"]["text"])
@@ -215,7 +216,7 @@ def test_chats_are_found_renamed_deleted_with_undo_exported_and_imported(page: P
         page.get_by_role("dialog").get_by_role("button", name="Import a chat").click()
     before = page.url
     chooser.value.set_files(exported)
-    wait_for(lambda: page.url != before, 30, "the imported chat")
+    expect(page).not_to_have_url(before, timeout=SLOW)
     expect(page.locator(".me")).to_contain_text("Dijkstra on a grid")
 
 

@@ -42,7 +42,7 @@ export class LogView {
     });
   }
 
-  /** Draws a path from the start; gives the files of its finished answers in order. */
+  /** Draws the finished part of a path; gives the files of its answers in order. A running answer is added by the caller. */
   show(conversation: Conversation): ShownFile[] {
     this.conversation = conversation;
     this.answers.clear();
@@ -52,9 +52,8 @@ export class LogView {
     else this.list.replaceChildren();
     for (const message of path) {
       if (message.role === "user") this.addUser(message);
-      else if (message.role === "assistant") {
+      else if (message.role === "assistant" && (!message.run || message.run.ended)) {
         const view = this.addAnswer(message);
-        if (message.run && !message.run.ended) continue;
         view.drawStored(message.run?.text || message.content, message.run?.state !== "stopped");
         this.finish(message);
         files.push(...view.files);

@@ -1,0 +1,1 @@
+import{g as e}from"./layers-M_jlF5a6.js";var t=e===`fr`?`fr`:`en-GB`;export{t};
