@@ -50,6 +50,8 @@ export class StreamView {
   private top = 0;
   private height = 600;
   private target = 0;
+  /** Where the last scroll event was. */
+  private seen = 0;
   private frame = 0;
   private topLine = -1;
   private widest = 0;
@@ -144,11 +146,14 @@ export class StreamView {
     return PADDING_TOP + (this.text?.lineCount ?? 0) * this.lineHeight + PADDING_BOTTOM;
   }
 
+  /** A step back from the end is the reader's; the end itself may move back when the pane grows. */
   private scrolled(): void {
-    const top = this.element.scrollTop;
-    if (this.following && top < this.target - 2 && top < this.top - 2) this.follow(false);
-    this.top = top;
-    if (!this.following && this.text && !this.text.complete && top >= this.endTop() - 2) this.follow(true);
+    const { scrollTop, scrollHeight, clientHeight } = this.element;
+    const atEnd = scrollTop >= scrollHeight - clientHeight - 2;
+    if (this.following && !atEnd && scrollTop < this.seen - 2) this.follow(false);
+    this.seen = scrollTop;
+    this.top = scrollTop;
+    if (!this.following && atEnd && this.text && !this.text.complete) this.follow(true);
     this.schedule();
   }
 
