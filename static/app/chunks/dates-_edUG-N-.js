@@ -1,1 +1,0 @@
-import{g as e}from"./layers-M_jlF5a6.js";var t=e===`fr`?`fr`:`en-GB`;export{t};
