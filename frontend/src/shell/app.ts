@@ -22,6 +22,8 @@ import { switchTheme } from "./theme";
 
 const FRAME_BUDGET_MS = 7;
 const MODEL_POLL_MS = 2000;
+/** Ended runs kept with their samples, so that a chat that is opened again has its curve. */
+const KEPT_RUNS = 8;
 
 /** A request that was sent and not answered yet. */
 interface Pending {
@@ -272,10 +274,18 @@ export class Playground {
 
   private watch(run: Generation): void {
     if (this.runs.get(run.id) === run && this.follows.has(run)) return;
-    this.runs.set(run.id, run);
-    this.follows.add(run);
+    this.remember(run);
     run.subscribe(() => this.schedule());
     this.socket.resume(run);
+  }
+
+  private remember(run: Generation): void {
+    this.runs.set(run.id, run);
+    this.follows.add(run);
+    for (const [id, old] of this.runs) {
+      if (this.runs.size <= KEPT_RUNS) break;
+      if (old.ended) this.runs.delete(id);
+    }
   }
 
   private bindInstrument(run: Generation | null): void {
@@ -394,8 +404,7 @@ export class Playground {
     this.pending.delete(frame.request_id);
     const { conversation, user, answer, run } = pending;
     run.id = frame.generation_id;
-    this.runs.set(run.id, run);
-    this.follows.add(run);
+    this.remember(run);
     if (user) conversation.rename(user, frame.user_message_id);
     conversation.rename(answer, frame.assistant_message_id);
     if (conversation.id === null) {
