@@ -49,6 +49,7 @@ class Config(BaseSettings):
     max_message_bytes: int = Field(5_000_000, description="Largest message taken over the socket, in bytes.")
     max_queued: int = Field(200, description="Generations waiting at most, over all users.")
     max_active_per_owner: int = Field(8, description="Generations queued or running at once for one user or visitor.")
+    api_anonymous: bool = Field(False, description="Serve /v1 without a key too, with a visitor's quota for each address.")
     stream_ttl_seconds: int = Field(3600, description="How long a finished stream can be resumed from Redis.")
     viewer_window_bytes: int = Field(262_144, description="Unacknowledged bytes at most per viewer and generation.")
 

@@ -85,10 +85,15 @@ class QueueFull(PlaygroundError):
 
 
 class TooManyRequests(PlaygroundError):
-    """A rate limit or quota; the message says when it is free again."""
+    """A rate limit or quota (``limited``: requests, tokens or concurrent); the message says when it is free again."""
 
     code = "rate_limited"
     status = 429
+
+    def __init__(self, message: str, retry_after_s: float = 1.0, limited: str = "requests"):
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.limited = limited
 
 
 class Unavailable(PlaygroundError):

@@ -1,7 +1,9 @@
 from django.contrib import admin
-from django.urls import include, path
+from django.urls import include, path, re_path
 
 from playground import health
+from playground.api import browser as keys
+from playground.api import views as v1
 from playground.chat import views
 from playground.chat.api import api
 from playground.sharing.views import links_page
@@ -13,6 +15,9 @@ urlpatterns = [
     path("c/<uuid:conversation_id>", views.playground_page, name="conversation"),
     path("race", views.playground_page, name="race"),
     path("api/", api.urls),
+    path("v1/", v1.api.urls),
+    re_path(r"^v1(?:/(?P<path>.*))?$", v1.not_found),
+    path("keys/", keys.keys_page, name="keys"),
     path("admin/", admin.site.urls),
     path("accounts/", include("playground.accounts.urls")),
     path("s/", include("playground.sharing.urls")),

@@ -72,8 +72,11 @@ class Tokenizer:
 
     def token_text(self, token_id: int) -> str:
         """A single token on its own, for display; incomplete characters as U+FFFD."""
-        data = self._all_bytes[token_id] if 0 <= token_id < self.vocab_size else b""
-        return (data or b"").decode("utf-8", errors="replace")
+        return self.token_bytes(token_id).decode("utf-8", errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token stands for; b"" outside the vocabulary."""
+        return (self._all_bytes[token_id] if 0 <= token_id < self.vocab_size else None) or b""
 
     def _escape(self, text: str) -> str:
         return self._markup.sub(rf"\1{BREAK}", text) if self._markup else text

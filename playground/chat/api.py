@@ -23,6 +23,7 @@ def owner(request: HttpRequest) -> Owner:
 
 api = NinjaAPI(title="Playground", version="1", auth=owner, docs_url=None, urls_namespace="browser")
 api.add_router("/links", "playground.sharing.api.router")
+api.add_router("/keys", "playground.api.browser.router")
 api.add_router("/stats", "playground.usage.api.router")
 api.add_router("/conversations/import", "playground.chat.imports.router")
 

@@ -103,6 +103,8 @@ class Generation(models.Model):
     share_link = models.ForeignKey(  # the demo whose fork asked
         "sharing.ShareLink", null=True, blank=True, on_delete=models.SET_NULL, related_name="generations"
     )
+    api_key = models.ForeignKey("api.ApiKey", null=True, blank=True, on_delete=models.SET_NULL, related_name="generations")
+    end_user = models.CharField(max_length=256, blank=True)  # whom a program asks for, in its own words
 
     # What was asked
     model = models.CharField(max_length=200)

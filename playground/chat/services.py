@@ -1,8 +1,9 @@
 """Everything that writes chats and generations. Views, consumers, tasks and commands call these."""
 
 import logging
-from dataclasses import dataclass
-from uuid import UUID
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from uuid import UUID, uuid4
 
 import redis
 from django.db import transaction
@@ -10,11 +11,12 @@ from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from playground import engine_client, streams
+from playground.api.models import ApiKey
 from playground.chat.models import Conversation, Generation, Message
 from playground.config import config
 from playground.exceptions import EmptyPrompt, NotFound, PromptTooLong, Unavailable, UnknownModel
 from playground.identity import Owner
-from playground.limits import check_can_generate
+from playground.limits import check_can_generate, release, settle
 from playground.schemas import ChatMessage, Params
 
 log = logging.getLogger(__name__)
@@ -58,51 +60,93 @@ def title_from(text: str) -> str:
 # Start -----------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Job:
+    """One answer wanted. Exactly one of ``messages``, ``prompt`` and ``prompt_ids`` is given.
+
+    ``sampling`` goes to the engine besides ``params``.
+    """
+
+    params: Params
+    messages: list[ChatMessage] | None = None
+    prompt: str | None = None
+    prompt_ids: list[int] | None = None
+    sampling: dict = field(default_factory=dict)
+
+
 def generation_create(
     *,
     owner: Owner,
     params: Params,
-    messages: list[ChatMessage] | None = None,
-    prompt: str | None = None,
-    prompt_ids: list[int] | None = None,
-    source: str = Generation.Source.WEB,
+    messages: list[ChatMessage],
     conversation_id: UUID | None = None,
     parent_id: UUID | None = None,
     user_message_id: UUID | None = None,
-    extra_params: dict | None = None,
 ) -> Generation:
-    """Check the request, store it, and put it into the queue once the transaction has committed.
+    """Check a request of the browser, store it, and put it into the queue once the transaction has committed.
 
-    Exactly one of ``messages``, ``prompt`` and ``prompt_ids`` is given. A request of the web (``messages``) hangs its last
-    message and the answer into the conversation's tree. ``extra_params`` go to the engine's sampling besides ``params``.
+    The last message and the answer hang into the conversation's tree.
 
     Raises UnknownModel, EmptyPrompt, PromptTooLong, NotFound, or what ``check_can_generate`` raises; then nothing is stored.
     """
-    model = _served_model(params.model)
-    request = _request(messages, prompt, prompt_ids)
-    if source == Generation.Source.WEB and (messages is None or messages[-1].role != "user"):
+    if not messages or messages[-1].role != "user":
         raise EmptyPrompt("The last message must be the user's.")
-    check_can_generate(owner, params)
-    prompt_tokens = _check_length(model, request, params)
 
-    with transaction.atomic():
-        conversation = answer = None
-        if source == Generation.Source.WEB:
-            conversation, answer = _hang_into_tree(owner, messages, conversation_id, parent_id, user_message_id)
-        generation = Generation.objects.create(
-            **owner.fields(),
-            source=source,
-            conversation=conversation,
-            message=answer,
-            share_link_id=conversation.share_link_id if conversation else None,
-            model=model,
-            params=params.model_dump() | {"model": model} | (extra_params or {}),
-            system_prompt="\n\n".join(m.content for m in messages or [] if m.role == "system"),
-            request=request,
-            prompt_tokens=prompt_tokens,
-        )
-        transaction.on_commit(lambda: _enqueue(generation))
-    return generation
+    def hang(generation: Generation) -> None:
+        place = (conversation_id, parent_id, user_message_id)
+        generation.conversation, generation.message = _hang_into_tree(owner, messages, *place)
+        generation.share_link_id = generation.conversation.share_link_id
+
+    return generations_create(owner=owner, jobs=[Job(params, messages=messages)], before_save=hang)[0]
+
+
+def generations_create(
+    *,
+    owner: Owner,
+    jobs: list[Job],
+    source: str = Generation.Source.WEB,
+    api_key: ApiKey | None = None,
+    end_user: str = "",
+    before_save: Callable[[Generation], None] = lambda generation: None,
+) -> list[Generation]:
+    """Check, store and queue the answers of one request: all of them or, when this raises, none."""
+    requests = [(_served_model(job.params.model), _request(job.messages, job.prompt, job.prompt_ids)) for job in jobs]
+    ids = [uuid4() for _ in jobs]
+    check_can_generate(owner, ids, api_key)
+    try:
+        tokens = _prompt_tokens(requests)
+        with transaction.atomic():
+            generations = []
+            for i, job, (model, request), prompt_tokens in zip(ids, jobs, requests, tokens, strict=True):
+                generation = Generation(
+                    id=i,
+                    **owner.fields(),
+                    source=source,
+                    api_key=api_key,
+                    end_user=end_user,
+                    model=model,
+                    params=job.params.model_dump() | {"model": model} | job.sampling,
+                    system_prompt="\n\n".join(m.content for m in job.messages or [] if m.role == "system"),
+                    request=request,
+                    prompt_tokens=prompt_tokens,
+                )
+                before_save(generation)
+                generation.save(force_insert=True)
+                generations.append(generation)
+    except BaseException:
+        release(owner, ids, api_key)
+        raise
+    transaction.on_commit(lambda: _enqueue(generations))
+    return generations
+
+
+def _prompt_tokens(requests: list[tuple[str, dict]]) -> list[int]:
+    """Of each request; the n answers of one prompt share a count, because a long prompt takes a while."""
+    known: list[tuple[str, dict, int]] = []
+    for model, request in requests:
+        if not any(model == m and request == r for m, r, _ in known):
+            known.append((model, request, _check_length(model, request)))
+    return [next(tokens for m, r, tokens in known if (m, r) == wanted) for wanted in requests]
 
 
 def _served_model(name: str) -> str:
@@ -126,7 +170,7 @@ def _request(messages: list[ChatMessage] | None, prompt: str | None, prompt_ids:
     return {"prompt": prompt}
 
 
-def _check_length(model: str, request: dict, params: Params) -> int:
+def _check_length(model: str, request: dict) -> int:
     """The number of prompt tokens; raises PromptTooLong before anything is queued."""
     tokens = engine_client.count_prompt_tokens(model, request)
     context = engine_client.context_tokens(model)
@@ -164,15 +208,17 @@ def _message_of(conversation: Conversation, message_id: UUID) -> Message:
     return message
 
 
-def _enqueue(generation: Generation) -> None:
+def _enqueue(generations: list[Generation]) -> None:
     from playground.chat.tasks import generate
 
     try:
-        streams.queue_add(generation.pk)
-        generate.apply_async((str(generation.pk),), task_id=str(generation.pk))
+        for generation in generations:
+            streams.queue_add(generation.pk)
+            generate.apply_async((str(generation.pk),), task_id=str(generation.pk))
     except (redis.RedisError, OperationalError) as error:
-        log.error("generation %s could not be queued: %s", generation.pk, error)
-        generation_finish(generation_id=generation.pk, result=Result(State.FAILED, error_code="unavailable", error_message=NO_QUEUE))
+        log.error("generations %s could not be queued: %s", [str(g.pk) for g in generations], error)
+        for generation in generations:
+            generation_finish(generation_id=generation.pk, result=Result(State.FAILED, error_code="unavailable", error_message=NO_QUEUE))
         raise Unavailable(NO_QUEUE) from error
 
 
@@ -246,9 +292,10 @@ def generation_finish(*, generation_id: UUID, result: Result, was: tuple[str, ..
             fields["prompt_tokens"] = result.prompt_tokens
         if not Generation.objects.filter(pk=generation_id, state__in=was).update(**fields):
             return False
-        generation = Generation.objects.only("message_id", "conversation_id").get(pk=generation_id)
+        generation = Generation.objects.defer("trace", "params", "request").select_related("user").get(pk=generation_id)
         Message.objects.filter(pk=generation.message_id).update(content=result.text)
         Conversation.objects.filter(pk=generation.conversation_id).update(updated_at=timezone.now())
+    settle(generation)
     return True
 
 

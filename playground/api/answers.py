@@ -1,0 +1,148 @@
+"""The answers of one API request, read from the same streams as the browser's: as server-sent events or in one piece."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+
+from channels.db import database_sync_to_async
+
+from playground import engine_client
+from playground.api import services
+from playground.api.errors import ApiError
+from playground.api.forms import ChatForm, TextForm
+from playground.chat.models import Generation
+from playground.tailer import tailer
+
+log = logging.getLogger(__name__)
+KEEP_ALIVE_SECONDS = 15.0  # a comment line at least this often, so that proxies do not close a connection that waits
+stopping: set[asyncio.Task] = set()  # kept here so that they are not collected before they are done
+
+
+class Answers:
+    """The n answers of one request. Whoever leaves ``following`` early stops those that still run."""
+
+    def __init__(self, form: ChatForm | TextForm, generations: list[Generation]):
+        self.form = form
+        self.generations = generations
+        self.running = {g.pk: g for g in generations}
+        self.usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+        self.timings: dict = {}
+        self._head = {"id": form.completion_id(generations[0].pk), "created": int(time.time()), "model": generations[0].model}
+        ends = engine_client.tokenizer(generations[0].model).eos_ids if generations[0].params.get("logprobs") is not None else ()
+        self._ends = frozenset(ends)
+
+    async def events(self, include_usage: bool) -> AsyncIterator[str]:
+        """Server-sent events: chunks, a usage chunk when it was asked for, ``[DONE]``; an error ends them without it."""
+        more = {"usage": None} if include_usage else {}
+        try:
+            for index in range(len(self.generations)):
+                if choice := self.form.first(index):
+                    yield self._chunk([choice], more)
+            async with self.following() as frames:
+                async for index, frame in frames:
+                    if frame["type"] == "delta" and (frame["text"] or frame.get("logprobs")):
+                        yield self._chunk([self.form.piece(index, frame["text"], self._logprobs(frame))], more)
+                    elif frame["type"] == "done":
+                        yield self._chunk([self.form.last(index, frame["finish_reason"])], more | {"timings": frame["timings"]})
+                    elif frame["type"] in COMMENTS:
+                        yield COMMENTS[frame["type"]](frame)
+            if include_usage:
+                yield self._chunk([], {"usage": self.usage, "timings": self.timings})
+            yield "data: [DONE]\n\n"
+        except ApiError as error:
+            yield _event(error.body)
+        except Exception:
+            log.exception("the stream of %s broke", self._head["id"])
+            yield _event(ApiError(500, "The server failed on this request.").body)
+
+    async def whole(self) -> dict:
+        """The body of an answer in one piece. Raises ApiError."""
+        texts: list[list[str]] = [[] for _ in self.generations]
+        logprobs: list[list[dict]] = [[] for _ in self.generations]
+        reasons = [""] * len(self.generations)
+        async with self.following() as frames:
+            async for index, frame in frames:
+                if frame["type"] == "delta":
+                    texts[index].append(frame["text"])
+                    logprobs[index] += self._logprobs(frame)
+                elif frame["type"] == "done":
+                    reasons[index] = frame["finish_reason"]
+        choices = [self.form.whole(i, "".join(texts[i]), logprobs[i], reason) for i, reason in enumerate(reasons)]
+        return {**self._head, "object": self.form.object, "choices": choices, "usage": self.usage, "timings": self.timings}
+
+    @asynccontextmanager
+    async def following(self) -> AsyncIterator[AsyncIterator[tuple[int, dict]]]:
+        """(index of the choice, frame) of all answers as they come, each up to its ``done``. Raises ApiError when one fails."""
+        queue: asyncio.Queue = asyncio.Queue(maxsize=1)  # while nobody takes it, what follows gathers into one delta
+        tasks = [asyncio.create_task(self._follow(i, g, queue)) for i, g in enumerate(self.generations)]
+        try:
+            yield self._taken(queue)
+        finally:
+            for task in tasks:
+                task.cancel()
+            self.stop()
+
+    def stop(self) -> None:
+        """Stop what still runs, whatever becomes of the caller's own task."""
+        if self.running:
+            log.info("client of %s went away; %d answers are stopped", self._head["id"], len(self.running))
+            generations = list(self.running.values())
+            task = asyncio.create_task(database_sync_to_async(services.answers_stop, thread_sensitive=False)(generations=generations))
+            stopping.add(task)
+            task.add_done_callback(stopping.discard)
+
+    async def _follow(self, index: int, generation: Generation, queue: asyncio.Queue) -> None:
+        try:
+            async with aclosing(tailer().follow(generation.pk)) as frames:
+                async for frame in frames:
+                    await queue.put((index, frame))
+        except Exception as error:
+            await queue.put((index, error))
+
+    async def _taken(self, queue: asyncio.Queue) -> AsyncIterator[tuple[int, dict]]:
+        while self.running:
+            try:
+                index, frame = await asyncio.wait_for(queue.get(), KEEP_ALIVE_SECONDS)
+            except TimeoutError:
+                yield 0, {"type": "silence"}
+                continue
+            if isinstance(frame, Exception):
+                raise frame
+            if frame["type"] in ("done", "error"):
+                self._end(index, frame)
+            yield index, frame
+
+    def _end(self, index: int, frame: dict) -> None:
+        del self.running[self.generations[index].pk]
+        if frame["type"] == "error":
+            raise ApiError.of(frame["code"], frame["message"])
+        made = frame["usage"]["completion_tokens"]
+        if frame["finish_reason"] == "cancelled":
+            raise ApiError.of("cancelled", f"This answer was stopped after {made:,} tokens.")
+        if frame["finish_reason"] == "interrupted":
+            raise ApiError.of("engine_stopped", f"The engine went away after {made:,} tokens.")
+        self.usage["prompt_tokens"] += frame["usage"]["prompt_tokens"]
+        self.usage["completion_tokens"] += made
+        self.usage["total_tokens"] = self.usage["prompt_tokens"] + self.usage["completion_tokens"]
+        self.timings = frame["timings"]
+
+    def _logprobs(self, frame: dict) -> list[dict]:
+        """Of the tokens of a delta, without the one that ends the answer."""
+        return [token for token in frame.get("logprobs", ()) if token["id"] not in self._ends]
+
+    def _chunk(self, choices: list[dict], more: dict) -> str:
+        return _event({**self._head, "object": self.form.chunk_object, "choices": choices, **more})
+
+
+COMMENTS: dict[str, Callable[[dict], str]] = {
+    "queued": lambda frame: f": queued, place {frame['position']}\n\n",
+    "loading": lambda frame: f": loading, {frame['fraction']:.0%}\n\n",
+    "silence": lambda frame: ": waiting\n\n",
+}
+
+
+def _event(body: dict) -> str:
+    return f"data: {json.dumps(body, ensure_ascii=False, separators=(',', ':'))}\n\n"

@@ -1,0 +1,138 @@
+"""The two forms of an answer, chat and text: from a request to jobs, and from stream frames to choices."""
+
+from uuid import UUID
+
+from playground import engine_client
+from playground.api.errors import ApiError
+from playground.api.schemas import DEFAULT_TEXT_TOKENS, MAX_CHOICES, ChatRequest, Common, CompletionRequest
+from playground.chat.services import Job
+from playground.schemas import ChatMessage, Params
+
+
+class ChatForm:
+    """``/v1/chat/completions``"""
+
+    object, chunk_object = "chat.completion", "chat.completion.chunk"
+
+    def __init__(self, body: ChatRequest):
+        if body.top_logprobs and not body.logprobs:
+            raise ApiError(400, "'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
+        self.body = body
+        self.model = body.model
+
+    def jobs(self) -> list[Job]:
+        messages = [ChatMessage(role="system" if m.role == "developer" else m.role, content=m.text) for m in self.body.messages]
+        sampling = {"logprobs": self.body.top_logprobs or 0} if self.body.logprobs else {}
+        max_tokens = self.body.max_completion_tokens or self.body.max_tokens
+        return [Job(params, messages=messages, sampling=sampling) for params in params_of(self.body, max_tokens)]
+
+    def completion_id(self, generation_id: UUID) -> str:
+        return f"chatcmpl-{generation_id.hex}"
+
+    def first(self, index: int) -> dict:
+        """The choice of the chunk that opens it."""
+        delta = {"role": "assistant", "content": "", "refusal": None}
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def piece(self, index: int, text: str, logprobs: list[dict]) -> dict:
+        return {"index": index, "delta": {"content": text}, "logprobs": self._logprobs(logprobs), "finish_reason": None}
+
+    def last(self, index: int, finish_reason: str) -> dict:
+        return {"index": index, "delta": {}, "logprobs": None, "finish_reason": finish_reason}
+
+    def whole(self, index: int, text: str, logprobs: list[dict], finish_reason: str) -> dict:
+        message = {"role": "assistant", "content": text, "refusal": None}
+        return {"index": index, "message": message, "logprobs": self._logprobs(logprobs), "finish_reason": finish_reason}
+
+    def _logprobs(self, tokens: list[dict]) -> dict | None:
+        if not self.body.logprobs:
+            return None
+        return {"content": [self._token(token) for token in tokens], "refusal": None}
+
+    def _token(self, token: dict) -> dict:
+        top = [self._alternative(*alternative) for alternative in token["top"]]
+        return {**self._alternative(token["id"], token["text"], token["logprob"]), "top_logprobs": top}
+
+    def _alternative(self, token_id: int, text: str, logprob: float) -> dict:
+        return {"token": text, "logprob": logprob, "bytes": list(engine_client.tokenizer(self.model).token_bytes(token_id))}
+
+
+class TextForm:
+    """``/v1/completions``. Several prompts give their choices one after the other, n for each."""
+
+    object = chunk_object = "text_completion"
+
+    def __init__(self, body: CompletionRequest):
+        if body.echo and body.logprobs is not None:
+            raise ApiError(400, "'echo' with 'logprobs' is not supported: prompts are not scored.", param="echo")
+        self.body = body
+        self.model = body.model
+        prompt = body.prompt
+        self.prompts = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
+        if len(self.prompts) * (body.n or 1) > MAX_CHOICES:
+            raise ApiError(400, f"Prompts times n may be {MAX_CHOICES}; got {len(self.prompts)} times {body.n or 1}.", param="n")
+        self._offsets: dict[int, int] = {}
+
+    def jobs(self) -> list[Job]:
+        sampling = {} if self.body.logprobs is None else {"logprobs": self.body.logprobs}
+        params = params_of(self.body, self.body.max_tokens or DEFAULT_TEXT_TOKENS)
+        prompts = [{"prompt": p} if isinstance(p, str) else {"prompt_ids": p} for p in self.prompts]
+        return [Job(one, sampling=sampling, **prompt) for prompt in prompts for one in params]
+
+    def completion_id(self, generation_id: UUID) -> str:
+        return f"cmpl-{generation_id.hex}"
+
+    def first(self, index: int) -> dict | None:
+        """The prompt when it is to be echoed; otherwise nothing opens a choice."""
+        return self._choice(index, self._echo(index), None, None) if self.body.echo else None
+
+    def piece(self, index: int, text: str, logprobs: list[dict]) -> dict:
+        return self._choice(index, text, self._logprobs(index, logprobs), None)
+
+    def last(self, index: int, finish_reason: str) -> dict:
+        return self._choice(index, "", None, finish_reason)
+
+    def whole(self, index: int, text: str, logprobs: list[dict], finish_reason: str) -> dict:
+        return self._choice(index, self._echo(index) + text, self._logprobs(index, logprobs), finish_reason)
+
+    def _choice(self, index: int, text: str, logprobs: dict | None, finish_reason: str | None) -> dict:
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
+
+    def _echo(self, index: int) -> str:
+        if not self.body.echo:
+            return ""
+        prompt = self.prompts[index // (self.body.n or 1)]
+        return prompt if isinstance(prompt, str) else engine_client.tokenizer(self.model).decode(prompt)
+
+    def _logprobs(self, index: int, tokens: list[dict]) -> dict | None:
+        if self.body.logprobs is None:
+            return None
+        offsets, at = [], self._offsets.get(index, 0)
+        for token in tokens:
+            offsets.append(at)
+            at += len(token["text"])
+        self._offsets[index] = at
+        return {
+            "tokens": [token["text"] for token in tokens],
+            "token_logprobs": [token["logprob"] for token in tokens],
+            "top_logprobs": [{text: logprob for _, text, logprob in token["top"]} for token in tokens],
+            "text_offset": offsets,
+        }
+
+
+def params_of(body: Common, max_tokens: int | None) -> list[Params]:
+    """One for each of the n choices, with OpenAI's defaults."""
+    stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    first = Params(
+        model=body.model,
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_p=1.0 if body.top_p is None else body.top_p,
+        top_k=body.top_k or 0,
+        min_p=body.min_p or 0.0,
+        max_tokens=max_tokens,
+        seed=body.seed,
+        stop=stop,
+    )
+    if body.seed is None:
+        return [first] * (body.n or 1)
+    return [first.model_copy(update={"seed": body.seed + i}) for i in range(body.n or 1)]

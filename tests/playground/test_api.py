@@ -1,0 +1,291 @@
+"""``/v1`` in process: bodies, errors, headers, keys and quotas, with a real queue and a fake engine."""
+
+import json
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.core.management import CommandError, call_command
+from django.test import AsyncClient
+from django.utils import timezone
+
+from playground.schemas import Params
+from tests.playground.conftest import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("empty_redis")]
+MODEL = "smollm2-135m-instruct"
+CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+
+
+@pytest.fixture
+def user(django_user_model):
+    return django_user_model.objects.create_user("ada", "ada@example.org", "pass")
+
+
+@pytest.fixture
+def key(user) -> str:
+    from playground.api.services import key_create
+
+    return key_create(user=user, name="test")[1]
+
+
+class Api:
+    """Calls /v1 as a program does; ``body`` is the parsed answer."""
+
+    def __init__(self, key: str):
+        self.headers = {"Authorization": f"Bearer {key}"} if key else {}
+
+    def post(self, path: str, data, **headers):
+        content = data if isinstance(data, bytes) else json.dumps(data)
+        return self._call("post", path, data=content, content_type="application/json", headers=self.headers | headers)
+
+    def get(self, path: str):
+        return self._call("get", path, headers=self.headers)
+
+    def _call(self, method: str, path: str, **more):
+        async def call():
+            response = await getattr(AsyncClient(), method)(f"/v1/{path}", **more)
+            if response.streaming:
+                response.events = b"".join([part async for part in response.streaming_content]).decode()
+            else:
+                response.body = json.loads(response.content)
+            return response
+
+        return async_to_sync(call)()
+
+
+@pytest.fixture
+def api(key) -> Api:
+    return Api(key)
+
+
+def events(text: str) -> list[dict]:
+    assert text.endswith("data: [DONE]\n\n")
+    lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line.startswith("data: ")]
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def test_an_answer_in_one_piece(api, worker):
+    from playground.chat.models import Generation
+
+    response = api.post("chat/completions", CHAT | {"user": "customer 7"})
+    body = response.body
+    assert response.status_code == 200, body
+    assert body["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "word0 word1 word2 word3 ", "refusal": None},
+            "logprobs": None,
+            "finish_reason": "length",
+        }
+    ]
+    assert body["usage"] == {"prompt_tokens": 7, "completion_tokens": 4, "total_tokens": 11}
+    assert body["timings"]["decode_tokens_per_s"] > 0 and body["timings"]["queue_ms"] > 0
+    assert body["id"].startswith("chatcmpl-") and body["object"] == "chat.completion" and body["model"] == MODEL
+    assert response.headers["x-request-id"].startswith("req_")
+    assert response.headers["x-ratelimit-limit-requests"] == "60"
+    assert response.headers["x-ratelimit-remaining-requests"] == "59"
+    row = Generation.objects.get()
+    assert (row.source, row.user.username, row.api_key.name, row.end_user) == ("api", "ada", "test", "customer 7")
+    assert row.api_key.last_used_at
+
+
+def test_a_stream_has_role_text_finish_and_usage_only_when_asked(api, worker):
+    plain = events(api.post("chat/completions", CHAT | {"stream": True}).events)
+    assert plain[0]["choices"][0]["delta"] == {"role": "assistant", "content": "", "refusal": None}
+    assert "".join(e["choices"][0]["delta"].get("content", "") for e in plain) == "word0 word1 word2 word3 "
+    assert plain[-1]["choices"][0]["finish_reason"] == "length" and plain[-1]["timings"]["ttft_ms"] > 0
+    assert all("usage" not in e and e["object"] == "chat.completion.chunk" for e in plain)
+
+    asked = events(api.post("chat/completions", CHAT | {"stream": True, "stream_options": {"include_usage": True}}).events)
+    assert asked[-1]["choices"] == [] and asked[-1]["usage"]["completion_tokens"] == 4 and asked[-1]["timings"]
+    assert all(e["usage"] is None for e in asked[:-1])
+
+
+def test_choices_prompts_echo_and_token_ids(api, worker, fake_engine):
+    body = api.post("chat/completions", CHAT | {"n": 3, "seed": 10}).body
+    assert [c["index"] for c in body["choices"]] == [0, 1, 2] and body["usage"]["completion_tokens"] == 12
+    assert sorted(r.sampling.seed for r in fake_engine.submitted) == [10, 11, 12]
+
+    body = api.post("completions", {"model": MODEL, "prompt": ["One", "Two"], "n": 2, "echo": True, "max_tokens": 1}).body
+    assert [c["text"] for c in body["choices"]] == ["Oneword0 ", "Oneword0 ", "Twoword0 ", "Twoword0 "]
+
+    fake_engine.submitted.clear()
+    body = api.post("completions", {"model": MODEL, "prompt": [504, 30], "max_tokens": 2, "stop": "x", "top_k": 3, "min_p": 0.1}).body
+    asked = fake_engine.submitted[0]
+    assert asked.prompt_ids == [504, 30] and asked.sampling.stop == ("x",) and (asked.sampling.top_k, asked.sampling.min_p) == (3, 0.1)
+    assert body["object"] == "text_completion" and asked.sampling.temperature == 1.0
+
+    stream = events(api.post("completions", {"model": MODEL, "prompt": [504, 30], "echo": True, "max_tokens": 1, "stream": True}).events)
+    assert "".join(e["choices"][0]["text"] for e in stream).endswith("word0 ") and len(stream) == 3
+
+
+def test_content_parts_and_harmless_fields_are_taken(api, worker, fake_engine):
+    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
+    messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": parts, "name": "ada"}]
+    more = {
+        "tools": [],
+        "tool_choice": "none",
+        "response_format": {"type": "text"},
+        "frequency_penalty": 0,
+        "logit_bias": {},
+        "store": False,
+    }
+    assert api.post("chat/completions", CHAT | {"messages": messages, "stop": None} | more).status_code == 200
+    assert fake_engine.submitted[0].messages == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+
+
+IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
+
+
+@pytest.mark.parametrize(
+    ("change", "param", "words"),
+    [
+        ({"temperature": 3}, "temperature", "less than or equal to 2"),
+        ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
+        ({"n": 9}, "n", "less than or equal to 8"),
+        ({"flux": 1}, "flux", "Unrecognized request argument supplied: flux"),
+        ({"tools": [{"type": "function"}]}, "tools", "not supported"),
+        ({"response_format": {"type": "json_object"}}, "response_format.type", "not supported"),
+        ({"presence_penalty": 0.5}, "presence_penalty", "not supported"),
+        ({"messages": IMAGE}, "messages[0].content[0].type", "'text'"),
+        ({"messages": []}, "messages", "at least 1"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "'system'"),
+        ({"temperature": "0.5"}, "temperature", "valid number"),
+        ({"top_logprobs": 2}, "top_logprobs", "logprobs"),
+        ({"messages": [{"role": "user", "content": "a\x00b"}]}, "messages[0].content", "pattern"),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages[0].content", "string"),
+        ({"stop": ["a"] * 9}, "stop", "8"),
+    ],
+)
+def test_a_wrong_field_is_named(api, engines, change, param, words):
+    from playground.chat.models import Generation
+
+    response = api.post("chat/completions", CHAT | change)
+    error = response.body["error"]
+    assert response.status_code == 400 and error["type"] == "invalid_request_error", error
+    assert error["param"] == param and words in error["message"], error
+    assert Generation.objects.count() == 0
+
+
+def test_refusals_carry_openai_s_status_and_code(api, engines, monkeypatch):
+    from playground.config import config
+
+    def refused(data, path="chat/completions", api=api):
+        response = api.post(path, data)
+        return response.status_code, response.body["error"]["code"], response.body["error"]["param"]
+
+    assert refused(CHAT | {"model": "gpt-9"}) == (404, "model_not_found", "model")
+    assert refused({"messages": CHAT["messages"]}) == (400, None, "model")
+    assert refused(b"{") == (400, None, None) and refused(b"[1]") == (400, None, None) and refused(b"") == (400, None, None)
+    assert refused(CHAT, api=Api("mk-wrong")) == (401, "invalid_api_key", None)
+    assert refused(CHAT, api=Api("")) == (401, "invalid_api_key", None)
+    assert refused({"model": MODEL, "prompt": [99_999_999]}, "completions") == (400, None, None)
+    assert refused({"model": MODEL, "prompt": "word " * 3000}, "completions") == (400, "context_length_exceeded", None)
+    assert refused({"model": MODEL, "prompt": "x", "echo": True, "logprobs": 1}, "completions") == (400, None, "echo")
+    assert refused({"model": MODEL, "prompt": ["x"] * 5, "n": 2}, "completions") == (400, None, "n")
+    assert refused({}, "nothing") == (404, "unknown_url", None)
+    monkeypatch.setattr(config, "max_message_bytes", 50)
+    assert refused(CHAT) == (413, "message_too_large", None)
+
+
+def test_without_an_engine_it_is_503_and_says_when_to_try_again(api):
+    response = api.post("chat/completions", CHAT)
+    assert response.status_code == 503 and response.body["error"]["type"] == "server_error" and int(response.headers["Retry-After"]) >= 1
+
+
+def test_an_engine_that_dies_is_an_error_not_an_answer(api, worker, fake_engine):
+    fake_engine.seconds_per_token = 0.02
+
+    def die() -> None:
+        wait_for(lambda: fake_engine.submitted)
+        time.sleep(0.2)
+        fake_engine.alive = False
+
+    threading.Thread(target=die).start()
+    response = api.post("chat/completions", CHAT | {"max_tokens": 500, "stream": True})
+    assert "[DONE]" not in response.events
+    assert json.loads(response.events.strip().split("\n\n")[-1].removeprefix("data: "))["error"]["code"] == "engine_stopped"
+
+
+def test_models(api, engines):
+    assert api.get("models").body["data"][0] == {
+        "id": MODEL,
+        "object": "model",
+        "created": 0,
+        "owned_by": "playground",
+        "context_tokens": 2048,
+    }
+    assert api.get(f"models/{MODEL}").body["id"] == MODEL
+    assert api.get("models/org/name").status_code == 404
+
+
+def test_keys_are_hashed_scoped_expire_and_are_revoked(user, engines):
+    from playground.api.models import ApiKey
+    from playground.api.services import key_create, key_revoke
+
+    key, secret = key_create(user=user, name="models only", scopes=["models"], expires_in_days=1)
+    stored = ApiKey.objects.filter(pk=key.pk).values().get()
+    assert secret.startswith(stored["prefix"]) and secret not in str(stored) and len(secret) > 40
+    assert Api(secret).get("models").status_code == 200
+    assert Api(secret).post("chat/completions", CHAT).status_code == 403
+
+    ApiKey.objects.filter(pk=key.pk).update(expires_at=timezone.now() - timedelta(seconds=1))
+    assert "expired" in Api(secret).get("models").body["error"]["message"]
+    key, secret = key_create(user=user, name="second")
+    user.is_active = False
+    user.save()
+    assert Api(secret).get("models").status_code == 401
+    user.is_active = True
+    user.save()
+    key_revoke(key=key)
+    assert "revoked" in Api(secret).get("models").body["error"]["message"]
+
+
+def test_revoking_a_key_stops_what_it_runs(user, worker, fake_engine):
+    from playground.api.models import ApiKey
+    from playground.api.services import Caller, answers_start, key_create, key_revoke
+    from playground.chat.models import Generation
+    from playground.chat.services import Job
+    from playground.identity import Owner
+
+    key, _ = key_create(user=user, name="runs")
+    answers_start(caller=Caller(Owner(user=user), key), jobs=[Job(Params(model=MODEL, max_tokens=100_000), prompt="Go")])
+    wait_for(lambda: Generation.objects.get().state == "running")
+    key_revoke(key=ApiKey.objects.get(pk=key.pk))
+    wait_for(lambda: Generation.objects.get().state == "stopped")
+
+
+def test_keys_belong_to_their_owner_in_the_browser(client, user, django_user_model):
+    assert client.get("/api/keys").status_code == 401
+    client.force_login(user)
+    made = client.post("/api/keys", {"name": "laptop", "expires_in_days": 30}, content_type="application/json").json()
+    assert made["secret"].startswith(made["prefix"]) and made["state"] == "live" and made["scopes"] == ["models", "generate"]
+    listed = client.get("/api/keys").json()["items"]
+    assert [k["name"] for k in listed] == ["laptop"] and "secret" not in listed[0]
+    client.force_login(django_user_model.objects.create_user("eve"))
+    assert client.get("/api/keys").json()["items"] == []
+    assert client.delete(f"/api/keys/{made['id']}").status_code == 404
+    client.force_login(user)
+    assert client.delete(f"/api/keys/{made['id']}").status_code == 204
+    assert client.get("/api/keys").json()["items"][0]["state"] == "revoked"
+
+
+def test_the_command_prints_a_key_that_works(user, engines, capsys):
+    call_command("create_api_key", user="ada@example.org", expires=3)
+    secret = capsys.readouterr().out.strip()
+    assert Api(secret).get("models").status_code == 200
+    with pytest.raises(CommandError, match="There is no user 'bob'"):
+        call_command("create_api_key", user="bob")
+
+
+def test_no_key_is_needed_where_that_is_allowed(worker, monkeypatch):
+    from playground.chat.models import Generation
+    from playground.config import config
+
+    monkeypatch.setattr(config, "api_anonymous", True)
+    response = Api("").post("chat/completions", CHAT)
+    assert response.status_code == 200 and response.headers["x-ratelimit-limit-requests"] == "20"
+    assert Generation.objects.get().visitor_id and Api("mk-wrong").post("chat/completions", CHAT).status_code == 401
