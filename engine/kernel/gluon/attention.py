@@ -191,10 +191,10 @@ def write_split(C: gl.constexpr, out, m, total, part, lse, RATIO: gl.constexpr, 
 
 
 @gluon.jit
-def combine(C: gl.constexpr, part, lse, splits, guard, HEADS: gl.constexpr, SEG: gl.constexpr, SPLITS: gl.constexpr):
+def combine(C: gl.constexpr, part, lse, splits, guard, SEG: gl.constexpr, SPLITS: gl.constexpr):
     """The attention output as input tiles of O: boxes x [max(8, SEG), 64]. Sum over the splits, weighted by their share of the softmax.
 
-    part: pointer to [HEADS, SPLITS, h]; lse: to [HEADS, SPLITS]; the first ``splits`` are in use. Tile j of segment s holds, for head size 96,
+    part: pointer to [heads, SPLITS, h]; lse: to [heads, SPLITS]; heads that pad the segments hold zeros; the first ``splits`` are in use. Tile j of segment s holds, for head size 96,
     columns 32j .. 32j+31 of heads 2s and 2s+1; otherwise 64 columns, from (64j) % h on, of head s * (KW / h) + 64j // h. Rows beyond SEG repeat.
     """
     H: gl.constexpr = C.head_size
@@ -211,26 +211,30 @@ def combine(C: gl.constexpr, part, lse, splits, guard, HEADS: gl.constexpr, SEG:
     split = gl.arange(0, SPLITS, layout=gl.SliceLayout(0, L2))
     col = gl.arange(0, W, layout=gl.SliceLayout(0, gl.SliceLayout(1, L)))[None, None, :]
     left = (splits - split)[None, :]  # positive: this split is in use
-    used = (split < splits).to(gl.int32)[None, :, None]
+    # tiles whose values lie at a constant distance are loaded and checked together
+    TOGETHER: gl.constexpr = 2 if H == 128 else C.boxes
+    STRIDE: gl.constexpr = 2 * (SPLITS * H if H == 64 else 32 if H == 96 else 64)
+    used = (split < splits).to(gl.int32)[None, :, None] * TOGETHER
     loaded = ()
     logs = ()
+    for g in gl.static_range(gl.constexpr(C.boxes // TOGETHER)):
+        row = ((r * (C.kw // H if H != 96 else 1) + g) * SPLITS)[:, None] + split[None, :]
+        loaded = loaded + (peek((part + row * H)[:, :, None] + col, used, TOGETHER, STRIDE, 8),)
     for j in gl.static_range(gl.constexpr(C.boxes)):
-        row = (head_of(r, j, C, HEADS) * SPLITS)[:, None] + split[None, :]
-        loaded = loaded + (peek((part + row * H)[:, :, None] + first_column(j, H) + col, used, 1, 0, 8),)
         if same_heads(j, H) == j:
-            logs = logs + (peek_some(lse + row, left, PACK),)
+            logs = logs + (peek_some(lse + head_of(r, j, C)[:, None] * SPLITS + split[None, :], left, PACK),)
     tiles = ()
     weight = gl.zeros([ROWS, SPLITS], gl.float32, layout=L2)
-    for j in gl.static_range(gl.constexpr(C.boxes)):
-        row = (head_of(r, j, C, HEADS) * SPLITS)[:, None] + split[None, :]
-        if same_heads(j, H) == j:
-            log = settle_some(logs[log_index(j, H)], lse + row, left, guard, PACK)
-            log = gl.where(left > 0, log, float("-inf"))
-            weight = gl.exp2(log - gl.max(log, axis=1)[:, None])
-            weight = weight / gl.sum(weight, axis=1)[:, None]
-        p = (part + row * H)[:, :, None] + first_column(j, H) + col
-        v = settle(loaded[j], p, used, guard, T, 1, 0, 8)[0]
-        tiles = tiles + (repeated_rows(gl.sum(v.to(gl.float32) * weight[:, :, None], axis=1), SEG),)
+    for g in gl.static_range(gl.constexpr(C.boxes // TOGETHER)):
+        row = ((r * (C.kw // H if H != 96 else 1) + g) * SPLITS)[:, None] + split[None, :]
+        v = settle(loaded[g], (part + row * H)[:, :, None] + col, used, guard, T, TOGETHER, STRIDE, 8)
+        for t in gl.static_range(TOGETHER):
+            if same_heads(g * TOGETHER + t, H) == g * TOGETHER + t:
+                p = lse + head_of(r, g * TOGETHER + t, C)[:, None] * SPLITS + split[None, :]
+                log = gl.where(left > 0, settle_some(logs[log_index(g * TOGETHER + t, H)], p, left, guard, PACK), float("-inf"))
+                weight = gl.exp2(log - gl.max(log, axis=1)[:, None])
+                weight = weight / gl.sum(weight, axis=1)[:, None]
+            tiles = tiles + (repeated_rows(gl.sum(v[t].to(gl.float32) * weight[:, :, None], axis=1), SEG),)
     return tiles
 
 
@@ -258,15 +262,10 @@ def log_index(j, head_size):
     return j // 2 if head_size == 128 else j
 
 
-@gluon.constexpr_function
-def first_column(j, head_size):
-    return 32 * j if head_size == 96 else 64 * j % head_size
-
-
 @gluon.jit
-def head_of(r, j: gl.constexpr, C: gl.constexpr, HEADS: gl.constexpr):
+def head_of(r, j: gl.constexpr, C: gl.constexpr):
     """Heads of the rows r of tile j; see ``combine``."""
     if C.head_size == 96:
-        return gl.minimum(r, HEADS - 1)
+        return r
     else:
-        return gl.minimum(r * (C.kw // C.head_size) + 64 * j // C.head_size, HEADS - 1)
+        return r * (C.kw // C.head_size) + 64 * j // C.head_size

@@ -1,7 +1,8 @@
 """Matrix-vector products of units from the ring by the tensor cores ("diagonal GEMV"), and what each phase does with the sums.
 
 A unit is A [64, KW]: segment row m holds segment m % SEG of matrix row m // SEG. The input x is staged in shared memory as B [SEG, KW]. Of
-D = A B^T [64, SEG] only D[m, m % SEG] is wanted; the sum over the SEG segment rows of a matrix row is its product with x.
+D = A B^T [64, SEG] only D[m, m % SEG] is wanted; the sum over the SEG segment rows of a matrix row is its product with x. With at most 16
+segments a matrix row lies in one warp, so that its sum needs no shared memory. Units are taken in pairs: one barrier for both.
 
 Letters: SEG segments, R = 64 // SEG matrix rows per unit. ``at`` = (slot, phase) is a place in the ring, ``u`` the number of a unit in its phase.
 """
@@ -46,16 +47,19 @@ def advance(C: gl.constexpr, at, n):
 
 
 @gluon.jit
-def multiply(C: gl.constexpr, ring, full, xs, at, more, NX: gl.constexpr, FIRST, STEP: gl.constexpr):
-    """Start D = A B^T [64, NX] for the unit at the ring place ``at`` once it is there (``more`` false: on whatever is there, without a
-    wait); B's tile of box j is xs.index(FIRST + j * STEP). The caller waits for D."""
-    LM: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, NX, 16])
-    mbarrier.wait(full.index(at[0]), at[1], pred=more)
-    acc = gl.zeros([64, NX], gl.float32, layout=LM)
+def multiply(C: gl.constexpr, ring, xs, at, acc, more: gl.constexpr, FIRST, STEP: gl.constexpr):
+    """Start acc = A B^T (+ acc with ``more``) for the unit at the ring place ``at``; B's tile of box j is xs.index(FIRST + j * STEP)."""
     for j in gl.static_range(gl.constexpr(C.boxes)):
         b = xs.index(FIRST + j * STEP).permute((1, 0))
-        acc = warpgroup_mma(ring.index(at[0] * C.boxes + j), b, acc, use_acc=(j > 0), is_async=True)
+        acc = warpgroup_mma(ring.index(at[0] * C.boxes + j), b, acc, use_acc=more or j > 0, is_async=True)
     return acc
+
+
+@gluon.jit
+def release(empty, at, following):
+    """Give the two slots back."""
+    mbarrier.arrive(empty.index(at[0]), count=1)
+    mbarrier.arrive(empty.index(following[0]), count=1)
 
 
 @gluon.jit
@@ -77,29 +81,11 @@ def rows(acc, SEG: gl.constexpr, first=0):
 
 
 @gluon.jit
-def in_registers(s):
-    """The whole vector in every thread."""
-    return gl.convert_layout(s, gl.BlockedLayout([s.shape[0]], [32], [4], [0]))
-
-
-@gluon.jit
 def finish_rows(s, u, ok, ctx, LIMIT: gl.constexpr):
     """Hand the sums s [R] of unit u over. ctx: pointer to [LIMIT], distance to the place to clear."""
     out, ahead = ctx
     row = u * s.shape[0] + gl.arange(0, s.shape[0], layout=s.type.layout)
     put(out + row, ahead, s.to(out.dtype.element_ty), ok & (row < LIMIT))
-
-
-@gluon.jit
-def finish_gate(acc, u, ok, ctx, C: gl.constexpr, SEG: gl.constexpr, FFN: gl.constexpr):
-    """silu(gate) * up of a unit whose first half of rows are gates. ctx: pointer to [FFN], distance to clear."""
-    out, ahead = ctx
-    R: gl.constexpr = 64 // SEG
-    s = in_registers(rows(acc, SEG))
-    gate, up = gl.split(gl.permute(gl.reshape(s, [2, R // 2]), (1, 0)))
-    v = gate * up / (1.0 + gl.exp(-gate))
-    col = u * (R // 2) + gl.arange(0, R // 2, layout=v.type.layout)
-    put(out + col, ahead, v.to(out.dtype.element_ty), ok & (col < FFN))
 
 
 @gluon.jit
@@ -109,66 +95,121 @@ def with_bias(s, u, ok, bias, LIMIT: gl.constexpr):
 
 
 @gluon.jit
-def finish(acc, u, ok, ctx, C: gl.constexpr, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
+def finish(d0, d1, pair, ok, ctx, C: gl.constexpr, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
+    """Hand over the sums of a pair of units: two blocks of rows, or the gates and the ups of one block (KIND GATE)."""
+    s0 = rows(d0, SEG)
+    s1 = rows(d1, SEG)
     if KIND == GATE:
-        finish_gate(acc, u, ok, ctx, C, SEG, Q.ffn)
+        finish_rows(s0 * s1 / (1.0 + gl.exp(-s0)), pair, ok, ctx, Q.ffn)
     elif KIND == DELTA:
-        finish_rows(rows(acc, SEG), u, ok, ctx, C.hidden)
+        finish_rows(s0, 2 * pair, ok, ctx, C.hidden)
+        finish_rows(s1, 2 * pair + 1, ok, ctx, C.hidden)
     else:
         LIMIT: gl.constexpr = (Q.heads + 2 * Q.kv_heads) * C.head_size
-        out, ahead, bias = ctx
-        s = rows(acc, SEG)
         if C.bias:
-            s = with_bias(s, u, ok, bias, LIMIT)
-        finish_rows(s, u, ok, (out, ahead), LIMIT)
+            s0 = with_bias(s0, 2 * pair, ok, ctx[2], LIMIT)
+            s1 = with_bias(s1, 2 * pair + 1, ok, ctx[2], LIMIT)
+        finish_rows(s0, 2 * pair, ok, (ctx[0], ctx[1]), LIMIT)
+        finish_rows(s1, 2 * pair + 1, ok, (ctx[0], ctx[1]), LIMIT)
 
 
 @gluon.jit
-def run_units(C: gl.constexpr, ring, full, empty, xs, base, at, first, n, ctx, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
-    """n units of one phase from the ring place ``at``; ``first`` is the number of the first one in its phase.
+def run_pairs(C: gl.constexpr, ring, full, empty, xs, base, at, first, n, ctx, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
+    """n pairs of units of one phase from the ring place ``at``; ``first`` is the number of the first pair in its phase.
 
-    The sums of unit k - 1 are finished while unit k is multiplied; the last pass multiplies nothing new. ``base``: a zero that the compiler does
-    not know, added to the index of x's tiles. (Descriptors of constant tiles are all computed at the start of the kernel, fill the
-    registers, and ptxas of CUDA 12.8 was seen to use one before its value was there.) Returns the ring place after them.
+    The sums of pair k - 1 are finished while pair k is multiplied. ``base``: a zero that the compiler does not know, added to the index of
+    x's tiles. (Descriptors of constant tiles are all computed at the start of the kernel, fill the registers, and ptxas of CUDA 12.8
+    was seen to use one before its value was there.) Returns the ring place after them.
     """
     NX: gl.constexpr = SEG if SEG > 8 else 8
-    prev = nothing(NX)
-    for k in range(n + 1):
-        more = k < n
-        acc = multiply(C, ring, full, xs, at, more, NX, base, 1)
-        finish(prev, first + (k - 1) * Q.ctas, k > 0, ctx, C, SEG, KIND, Q)
-        acc = warpgroup_mma_wait(0, deps=[acc])
-        mbarrier.arrive(empty.index(at[0]), count=1, pred=more)
-        prev = acc
-        at = advance(C, at, more.to(gl.int32))
+    d0 = nothing(NX)
+    d1 = nothing(NX)
+    for k in range(n):
+        following = advance(C, at, 1)
+        mbarrier.wait(full.index(at[0]), at[1])
+        a0 = multiply(C, ring, xs, at, nothing(NX), False, base, 1)
+        mbarrier.wait(full.index(following[0]), following[1])
+        a1 = multiply(C, ring, xs, following, nothing(NX), False, base, 1)
+        finish(d0, d1, first + (k - 1) * Q.ctas, k > 0, ctx, C, SEG, KIND, Q)
+        d0, d1 = warpgroup_mma_wait(0, deps=[a0, a1])
+        release(empty, at, following)
+        at = advance(C, following, 1)
+    finish(d0, d1, first + (n - 1) * Q.ctas, n > 0, ctx, C, SEG, KIND, Q)
     return at
+
+
+@gluon.jit
+def run_parts(C: gl.constexpr, ring, full, empty, xs, at, first, n, ctx, SEG: gl.constexpr, PARTS: gl.constexpr, Q: gl.constexpr):
+    """O or W2 whose rows have PARTS (even) times SEG segments: n blocks of rows, PARTS units each; xs: tiles [SEG, 64], PARTS per box."""
+    d = nothing(SEG)
+    s = rows(d, SEG)
+    count = n * (PARTS // 2)
+    for k in range(count):
+        following = advance(C, at, 1)
+        part = 2 * (k % (PARTS // 2))
+        mbarrier.wait(full.index(at[0]), at[1])
+        a = multiply(C, ring, xs, at, nothing(SEG), False, part, PARTS)
+        mbarrier.wait(full.index(following[0]), following[1])
+        a = multiply(C, ring, xs, following, a, True, part + 1, PARTS)
+        s = add_part(d, s, k - 1, k > 0, first, ctx, C, SEG, PARTS, Q)
+        d = warpgroup_mma_wait(0, deps=[a])
+        release(empty, at, following)
+        at = advance(C, following, 1)
+    add_part(d, s, count - 1, count > 0, first, ctx, C, SEG, PARTS, Q)
+    return at
+
+
+@gluon.jit
+def add_part(d, s, k, ok, first, ctx, C: gl.constexpr, SEG: gl.constexpr, PARTS: gl.constexpr, Q: gl.constexpr):
+    """Add the sums of step k to those of its block (s); hand the block over with its last step."""
+    STEPS: gl.constexpr = PARTS // 2
+    step = (k + STEPS) % STEPS
+    s = gl.where(step == 0, rows(d, SEG), s + rows(d, SEG))
+    finish_rows(s, first + k // STEPS * Q.ctas, ok & (step == STEPS - 1), ctx, C.hidden)
+    return s
 
 
 @gluon.jit
 def run_lane_units(C: gl.constexpr, ring, full, empty, xs, base, at, first, n, total, own, SEG: gl.constexpr, LANES: gl.constexpr, Q: gl.constexpr):
-    """O or W2 of all lanes: n blocks of rows, LANES units each. ``own``: (pointer to [LANES, padded D], distance to clear) for each lane's
-    sums; ``total``: the same for their sum [D]. xs holds the segments of all lanes one after the other."""
-    R: gl.constexpr = 64 // SEG
+    """O or W2 of all lanes: n blocks of rows, LANES (even) units each. ``own``: (pointer to [LANES, padded D], distance to clear) for each
+    lane's sums; ``total``: the same for their sum [D]. xs holds the segments of all lanes one after the other."""
     WIDE: gl.constexpr = SEG < 8  # a lane's segments are no tile of their own
     NX: gl.constexpr = LANES * SEG if WIDE else SEG
-    prev = nothing(NX)
-    out, ahead = own
-    s = rows(prev, SEG)
-    count = n * LANES
-    for k in range(count + 1):
-        more = k < count
-        acc = multiply(C, ring, full, xs, at, more, NX, base if WIDE else k % LANES, 1 if WIDE else LANES)
-        lane = (k + LANES - 1) % LANES
-        block = first + (k - 1) // LANES * Q.ctas
-        part = rows(prev, SEG, lane * SEG if WIDE else 0)
-        finish_rows(part, block, k > 0, (out + lane * C.padded_hidden, ahead), C.hidden)
-        s = gl.where(lane == 0, part, s + part)
-        finish_rows(s, block, (k > 0) & (lane == LANES - 1), total, C.hidden)
-        acc = warpgroup_mma_wait(0, deps=[acc])
-        mbarrier.arrive(empty.index(at[0]), count=1, pred=more)
-        prev = acc
-        at = advance(C, at, more.to(gl.int32))
+    STEP: gl.constexpr = 1 if WIDE else LANES
+    d0 = nothing(NX)
+    d1 = nothing(NX)
+    s = rows(d0, SEG)
+    count = n * (LANES // 2)
+    for k in range(count):
+        following = advance(C, at, 1)
+        tile = base if WIDE else 2 * (k % (LANES // 2))
+        mbarrier.wait(full.index(at[0]), at[1])
+        a0 = multiply(C, ring, xs, at, nothing(NX), False, tile, STEP)
+        mbarrier.wait(full.index(following[0]), following[1])
+        a1 = multiply(C, ring, xs, following, nothing(NX), False, tile if WIDE else tile + 1, STEP)
+        s = add_lanes(d0, d1, s, k - 1, k > 0, first, total, own, C, SEG, LANES, Q)
+        d0, d1 = warpgroup_mma_wait(0, deps=[a0, a1])
+        release(empty, at, following)
+        at = advance(C, following, 1)
+    add_lanes(d0, d1, s, count - 1, count > 0, first, total, own, C, SEG, LANES, Q)
     return at
+
+
+@gluon.jit
+def add_lanes(d0, d1, s, k, ok, first, total, own, C: gl.constexpr, SEG: gl.constexpr, LANES: gl.constexpr, Q: gl.constexpr):
+    """Hand over the sums of two lanes (step k), add them to those of the block (s), and hand that over with its last step."""
+    STEPS: gl.constexpr = LANES // 2
+    step = (k + STEPS) % STEPS
+    block = first + k // STEPS * Q.ctas
+    out, ahead = own
+    column = 2 * step * SEG if SEG < 8 else 0
+    s0 = rows(d0, SEG, column)
+    s1 = rows(d1, SEG, column + SEG if SEG < 8 else 0)
+    finish_rows(s0, block, ok, (out + 2 * step * C.padded_hidden, ahead), C.hidden)
+    finish_rows(s1, block, ok, (out + (2 * step + 1) * C.padded_hidden, ahead), C.hidden)
+    s = gl.where(step == 0, s0 + s1, s + (s0 + s1))
+    finish_rows(s, block, ok & (step == STEPS - 1), total, C.hidden)
+    return s
 
 
 @gluon.jit
@@ -184,20 +225,29 @@ def better(s, u, ok, best, where, bad, logits, C: gl.constexpr):
 
 @gluon.jit
 def run_head(C: gl.constexpr, ring, full, empty, xs, base, at, first, n, logits):
-    """Logits of this CTA's vocabulary rows. Returns the ring place, best value [R], its id [R], nonzero where a logit is NaN or infinite [R]."""
+    """Logits of this CTA's n pairs of vocabulary blocks. Returns the ring place, best value [R], its id [R], nonzero where a logit is NaN or
+    infinite [R]."""
     SEG: gl.constexpr = C.segments_d
     NX: gl.constexpr = SEG if SEG > 8 else 8
-    prev = nothing(NX)
-    s = rows(prev, SEG)
+    d0 = nothing(NX)
+    d1 = nothing(NX)
+    s = rows(d0, SEG)
     best = gl.full([C.rows], float("-inf"), gl.float32, layout=s.type.layout)
     where = gl.full([C.rows], C.vocab, gl.int32, layout=s.type.layout)
     bad = gl.full([C.rows], 0, gl.int32, layout=s.type.layout)
-    for k in range(n + 1):
-        more = k < n
-        acc = multiply(C, ring, full, xs, at, more, NX, base, 1)
-        best, where, bad = better(rows(prev, SEG), first + (k - 1) * C.ctas, k > 0, best, where, bad, logits, C)
-        acc = warpgroup_mma_wait(0, deps=[acc])
-        mbarrier.arrive(empty.index(at[0]), count=1, pred=more)
-        prev = acc
-        at = advance(C, at, more.to(gl.int32))
+    for k in range(n):
+        following = advance(C, at, 1)
+        mbarrier.wait(full.index(at[0]), at[1])
+        a0 = multiply(C, ring, xs, at, nothing(NX), False, base, 1)
+        mbarrier.wait(full.index(following[0]), following[1])
+        a1 = multiply(C, ring, xs, following, nothing(NX), False, base, 1)
+        pair = first + (k - 1) * C.ctas
+        best, where, bad = better(rows(d0, SEG), 2 * pair, k > 0, best, where, bad, logits, C)
+        best, where, bad = better(rows(d1, SEG), 2 * pair + 1, k > 0, best, where, bad, logits, C)
+        d0, d1 = warpgroup_mma_wait(0, deps=[a0, a1])
+        release(empty, at, following)
+        at = advance(C, following, 1)
+    pair = first + (n - 1) * C.ctas
+    best, where, bad = better(rows(d0, SEG), 2 * pair, n > 0, best, where, bad, logits, C)
+    best, where, bad = better(rows(d1, SEG), 2 * pair + 1, n > 0, best, where, bad, logits, C)
     return at, best, where, bad

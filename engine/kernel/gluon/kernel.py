@@ -31,7 +31,7 @@ from engine.kernel.gluon.flags import (
     settle_tiles,
     wait_count,
 )
-from engine.kernel.gluon.gemv import DELTA, GATE, QKV, advance, run_head, run_lane_units, run_units, share, stage
+from engine.kernel.gluon.gemv import DELTA, GATE, QKV, advance, run_head, run_lane_units, run_pairs, run_parts, share, stage
 from engine.kernel.gluon.sample import choose, finish_launch, load_stop_ids, publish, read_stop, report_token
 
 # Places of engine.kernel.control.PLACES
@@ -97,8 +97,8 @@ def feed_kv(C: gl.constexpr, keys, values, kv, full, empty, at, layer, head, pos
 
 @gluon.jit
 def before_gate(C: gl.constexpr, n):
-    """Units of a token that may be copied before its start is certain: no KV among them, and the ring takes no more anyway."""
-    return gl.minimum(n, C.slots)
+    """Pairs of units of a token that may be copied before its start is certain: no KV among them, and the ring takes no more anyway."""
+    return gl.minimum(n, C.slots // 2)
 
 
 @gluon.jit
@@ -114,9 +114,9 @@ def gate(token_bar, halt, tok, run):
 def feed_first(C: gl.constexpr, weights, ring, full, empty, token_bar, halt, at, tok, unit, n, run, CTAS: gl.constexpr):
     """The first units of a token, with the gate between those that are copied ahead and the others."""
     ahead = before_gate(C, n)
-    at = feed(C, weights, ring, full, empty, at, unit, ahead, run, CTAS, 1)
+    at = feed(C, weights, ring, full, empty, at, unit, ahead, run, CTAS, 2)
     run = gate(token_bar, halt, tok, run)
-    return feed(C, weights, ring, full, empty, at, unit + ahead * CTAS, n - ahead, run, CTAS, 1), run
+    return feed(C, weights, ring, full, empty, at, unit + ahead * 2 * CTAS, n - ahead, run, CTAS, 2), run
 
 
 @gluon.jit
@@ -136,35 +136,35 @@ def producer(weights, keys, values, ring, kv, full, empty, token_bar, halts, pid
         pos = position + tok
         for layer in range(C.common_layers):
             unit = layer * Q.units_layer
-            first, n = share(unit, Q.units_qkv, pid, Q.ctas, 1)
+            first, n = share(unit, Q.units_qkv, pid, Q.ctas, 2)
             if layer == 0:
-                at, run = feed_first(C, weights, ring, full, empty, token_bar, halt, at, tok, unit + first, n, run, Q.ctas)
+                at, run = feed_first(C, weights, ring, full, empty, token_bar, halt, at, tok, unit + first * 2, n, run, Q.ctas)
             else:
-                at = feed(C, weights, ring, full, empty, at, unit + first, n, run, Q.ctas, 1)
+                at = feed(C, weights, ring, full, empty, at, unit + first * 2, n, run, Q.ctas, 2)
             at = feed_kv(C, keys, values, kv, full, empty, at, layer, pid // Q.splits, pos, pid % Q.splits, pid // Q.splits < Q.kv_heads, run, Q.splits)
             unit += Q.units_qkv
-            first, n = share(unit, Q.units_o, pid, Q.ctas, Q.sums)
-            at = feed(C, weights, ring, full, empty, at, unit + first * Q.sums, n, run, Q.ctas, Q.sums)
+            first, n = share(unit, Q.units_o, pid, Q.ctas, Q.block_o)
+            at = feed(C, weights, ring, full, empty, at, unit + first * Q.block_o, n, run, Q.ctas, Q.block_o)
             unit += Q.units_o
-            first, n = share(unit, Q.units_w13, pid, Q.ctas, 1)
-            at = feed(C, weights, ring, full, empty, at, unit + first, n, run, Q.ctas, 1)
+            first, n = share(unit, Q.units_w13, pid, Q.ctas, 2)
+            at = feed(C, weights, ring, full, empty, at, unit + first * 2, n, run, Q.ctas, 2)
             unit += Q.units_w13
-            first, n = share(unit, Q.units_w2, pid, Q.ctas, Q.sums)
-            at = feed(C, weights, ring, full, empty, at, unit + first * Q.sums, n, run, Q.ctas, Q.sums)
+            first, n = share(unit, Q.units_w2, pid, Q.ctas, Q.block_w2)
+            at = feed(C, weights, ring, full, empty, at, unit + first * Q.block_w2, n, run, Q.ctas, Q.block_w2)
         for layer in range(C.common_layers, C.layers):
             unit = (layer - C.common_layers) * G.units_layer
             base = C.first_lane_unit + group * C.units_group
-            first, n = share(unit, G.lanes * G.units_qkv, rank, G.ctas, 1)
+            first, n = share(unit, G.lanes * G.units_qkv, rank, G.ctas, 2)
             if (layer == 0) & (C.common_layers == 0):
-                at, run = feed_first(C, weights, ring, full, empty, token_bar, halt, at, tok, base + unit + first, n, run, G.ctas)
+                at, run = feed_first(C, weights, ring, full, empty, token_bar, halt, at, tok, base + unit + first * 2, n, run, G.ctas)
             else:
-                at = feed(C, weights, ring, full, empty, at, base + unit + first, n, run, G.ctas, 1)
+                at = feed(C, weights, ring, full, empty, at, base + unit + first * 2, n, run, G.ctas, 2)
             at = feed_kv(C, keys, values, kv, full, empty, at, layer, lane_head, pos, rank % G.splits, item < G.lanes * G.kv_heads, run, G.splits)
             unit += G.lanes * G.units_qkv
-            first, n = share(unit, G.lanes * (G.units_lane - G.units_qkv), rank, G.ctas, 1)
-            at = feed(C, weights, ring, full, empty, at, base + unit + first, n, run, G.ctas, 1)
-        first, n = share(0, C.units_head, pid, C.ctas, 1)
-        at = feed(C, weights, ring, full, empty, at, C.first_head_unit + first, n, run, C.ctas, 1)
+            first, n = share(unit, G.lanes * (G.units_lane - G.units_qkv), rank, G.ctas, 2)
+            at = feed(C, weights, ring, full, empty, at, base + unit + first * 2, n, run, G.ctas, 2)
+        first, n = share(0, C.units_head, pid, C.ctas, 2)
+        at = feed(C, weights, ring, full, empty, at, C.first_head_unit + first * 2, n, run, C.ctas, 2)
         tok += 1
 
 
@@ -303,24 +303,28 @@ def make_delayed_sums(C: gl.constexpr, act, n, pid, guard, T: gl.constexpr):
 
 
 @gluon.jit
-def delta_phase(C: gl.constexpr, ring, full, empty, x, base, at, unit, units: gl.constexpr, total, own, pid, SEG: gl.constexpr, Q: gl.constexpr):
+def delta_phase(C: gl.constexpr, ring, full, empty, x, base, at, unit, units: gl.constexpr, total, own, pid, SEG: gl.constexpr, BLOCK: gl.constexpr,
+                Q: gl.constexpr):  # fmt: skip
     """O or W2 of a common layer. ``total``, ``own``: (pointer, distance to clear) of the sum over the lanes and of each lane's own."""
-    first, n = share(unit, units, pid, Q.ctas, Q.sums)
-    if Q.sums == 1:
-        return run_units(C, ring, full, empty, x, base, at, first, n, total, SEG, DELTA, Q)
-    else:
+    first, n = share(unit, units, pid, Q.ctas, BLOCK)
+    if Q.sums > 1:
         return run_lane_units(C, ring, full, empty, x, base, at, first, n, total, own, SEG, Q.sums, Q)
+    elif SEG <= 16:
+        return run_pairs(C, ring, full, empty, x, base, at, first, n, total, SEG, DELTA, Q)
+    else:
+        return run_parts(C, ring, full, empty, x, at, first, n, total, 16, SEG // 16, Q)
 
 
 @gluon.jit
-def lane_tiles(C: gl.constexpr, xs, SEG: gl.constexpr, LANES: gl.constexpr, T: gl.constexpr):
-    """(where the input of all lanes is staged, the same cut into the tiles that ``run_lane_units`` takes)."""
+def input_tiles(C: gl.constexpr, xs, SEG: gl.constexpr, LANES: gl.constexpr, T: gl.constexpr):
+    """(where the input of O or W2 is staged, the same cut into the tiles that one unit takes)."""
     ROWS: gl.constexpr = LANES * SEG if LANES * SEG > 8 else 8
+    PARTS: gl.constexpr = (LANES if SEG >= 8 else 1) if LANES > 1 else max(1, SEG // 16)
     staged = xs._reinterpret(T, [C.boxes, ROWS, 64], xs.layout)
-    if (LANES == 1) or (SEG < 8):
+    if PARTS == 1:
         return staged, staged
     else:
-        return staged, xs._reinterpret(T, [C.boxes * LANES, SEG, 64], xs.layout)
+        return staged, xs._reinterpret(T, [C.boxes * PARTS, ROWS // PARTS, 64], xs.layout)
 
 
 @gluon.jit
@@ -351,8 +355,8 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     h = plain_sum(h, settle_tiles(peek_tiles(p, use, C.boxes), p, use, guard, T, C.boxes), C)
     bad = stage_normed(C, xd, h, w, bad, layer, T)
     t1 = now(C, pid)
-    first, units = share(unit, Q.units_qkv, pid, Q.ctas, 1)
-    at = run_units(C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_qkv, ahead, bias + layer * C.qkv_rows), C.segments_d, QKV, Q)
+    first, units = share(unit, Q.units_qkv, pid, Q.ctas, 2)
+    at = run_pairs(C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_qkv, ahead, bias + layer * C.qkv_rows), C.segments_d, QKV, Q)
     record(trace, pid, layer * 5, t0, tw, t1, C)
     # attention
     w = load_tiles(norms + (2 * layer + 1) * C.padded_hidden + xo, C.boxes)
@@ -368,11 +372,11 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     new = (qkv + (Q.heads + head) * H, qkv + (Q.heads + Q.kv_heads + head) * H)
     row = ((layer * C.kv_heads + head).to(gl.int64) * C.context + pos) * H
     out = head * ratio * Q.splits + split
-    logs = lse + (n & (PARITIES - 1)) * (C.heads * C.max_splits)
+    logs = lse + (n & (PARITIES - 1)) * C.lse
     qs = xs._reinterpret(T, [2 * C.boxes, 64, 32], kv.layout)
     at = attend(C, kv, full, empty, qs, step >> 30, at, layer, pos, split, head < Q.kv_heads, qkv + head * (ratio * H), new, (kcache + row, vcache + row),
                 angles, a + C.at_part + out * H, logs + out, ahead,
-                clear_distance(n, C.heads * C.max_splits), counters, step * Q.ctas - Q.early(Q.units_qkv, C.early), guard, ratio, Q.splits)  # fmt: skip
+                clear_distance(n, C.lse), counters, step * Q.ctas - Q.early(Q.units_qkv, C.early), guard, ratio, Q.splits)  # fmt: skip
     record(trace, pid, layer * 5 + 1, t0, t1, t1, C)
     # output projection
     t0 = now(C, pid)
@@ -382,13 +386,13 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     wait_count(counters, step * Q.ctas, guard)
     tw = now(C, pid)
     start, parts = span(C, layer, pos)
-    staged, x = lane_tiles(C, xs, Q.segments_o, Q.sums, T)
-    x_heads = combine(C, a + C.at_part, logs, gl.minimum(parts, Q.splits), guard, Q.heads, Q.segments_o * Q.sums, Q.splits)
+    staged, x = input_tiles(C, xs, Q.segments_o, Q.sums, T)
+    x_heads = combine(C, a + C.at_part, logs, gl.minimum(parts, Q.splits), guard, Q.segments_o * Q.sums, Q.splits)
     stage(staged, x_heads, T, C.boxes)
     t1 = now(C, pid)
     unit += Q.units_qkv
     at = delta_phase(C, ring, full, empty, x, step >> 30, at, unit, Q.units_o, (a_sum + C.at_o, ahead_sum), (a + C.at_o + C.padded_hidden, ahead), pid,
-                     Q.segments_o, Q)  # fmt: skip
+                     Q.segments_o, Q.block_o, Q)  # fmt: skip
     record(trace, pid, layer * 5 + 2, t0, tw, t1, C)
     # norm, gate and up
     t0 = now(C, pid)
@@ -402,8 +406,8 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     bad = stage_normed(C, xd, h, w, bad, layer, T)
     t1 = now(C, pid)
     unit += Q.units_o
-    first, units = share(unit, Q.units_w13, pid, Q.ctas, 1)
-    at = run_units(C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_u, ahead), C.segments_d, GATE, Q)
+    first, units = share(unit, Q.units_w13, pid, Q.ctas, 2)
+    at = run_pairs(C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_u, ahead), C.segments_d, GATE, Q)
     record(trace, pid, layer * 5 + 3, t0, tw, t1, C)
     # down projection
     w = load_tiles(norms + (2 * layer + 2) * C.padded_hidden + xo, C.boxes)
@@ -415,12 +419,12 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
         make_delayed_sums(C, act, n, pid, at_place(guard, AT_REDUCE, layer, pid), T)
     wait_count(counters, step * Q.ctas - Q.early(Q.units_w13, C.early), guard)
     tw = now(C, pid)
-    staged, x = lane_tiles(C, xs, Q.segments_f, Q.sums, T)
+    staged, x = input_tiles(C, xs, Q.segments_f, Q.sums, T)
     stage_hidden(C, staged, a + C.at_u, guard, T, Q.segments_f * Q.sums)
     t1 = now(C, pid)
     unit += Q.units_w13
     at = delta_phase(C, ring, full, empty, x, step >> 30, at, unit, Q.units_w2, (a_sum + C.at_m, ahead_sum), (a + C.at_m + C.padded_hidden, ahead), pid,
-                     Q.segments_f, Q)  # fmt: skip
+                     Q.segments_f, Q.block_w2, Q)  # fmt: skip
     record(trace, pid, layer * 5 + 4, t0, tw, t1, C)
     return h, w, at, step, bad
 
@@ -475,8 +479,8 @@ def lane_layer(mem, buf, model, hs, w, at, step, bad, layer, tok, pos, pid, xo, 
         bad = stage_normed(C, xd, h, w, bad, layer, T)
         hs = rotated(hs, h, LANES)
         t1 = now(C, pid)
-        first, units = share(unit, G.units_qkv, rank, G.ctas, 1)
-        at = run_units(C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_qkv + lane * QKV_LANE, ahead, bias), C.segments_d, QKV, G)
+        first, units = share(unit, G.units_qkv, rank, G.ctas, 2)
+        at = run_pairs(C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_qkv + lane * QKV_LANE, ahead, bias), C.segments_d, QKV, G)
         unit += G.units_qkv
         record(trace, pid, trace_at + k, t0, t0, t1, C)
     # attention: each CTA serves one lane
@@ -495,13 +499,13 @@ def lane_layer(mem, buf, model, hs, w, at, step, bad, layer, tok, pos, pid, xo, 
     ratio: gl.constexpr = G.heads // G.kv_heads
     qkv = a + C.at_qkv + lane * QKV_LANE
     out = (lane * G.heads + head * ratio) * G.splits + split
-    logs = lse + (n & (PARITIES - 1)) * (C.heads * C.max_splits)
+    logs = lse + (n & (PARITIES - 1)) * C.lse
     qs = xs._reinterpret(T, [2 * C.boxes, 64, 32], kv.layout)
     new = (qkv + (G.heads + head) * H, qkv + (G.heads + G.kv_heads + head) * H)
     row = ((layer * C.kv_heads + lane * G.kv_heads + head).to(gl.int64) * C.context + pos) * H
     at = attend(C, kv, full, empty, qs, step >> 30, at, layer, pos, split, item < LANES * G.kv_heads, qkv + head * (ratio * H), new,
                 (kcache + row, vcache + row), angles, a + C.at_part + out * H, logs + out, ahead,
-                clear_distance(n, C.heads * C.max_splits), counter, target, guard, ratio, G.splits)  # fmt: skip
+                clear_distance(n, C.lse), counter, target, guard, ratio, G.splits)  # fmt: skip
     record(trace, pid, trace_at + LANES, t0, t1, t1, C)
     # output projection
     guard = at_place(guard, AT_O, layer, pid)
@@ -515,12 +519,12 @@ def lane_layer(mem, buf, model, hs, w, at, step, bad, layer, tok, pos, pid, xo, 
         wait_count(counter, (step - k) * G.ctas, guard)
         tw = now(C, pid)
         at_head = lane * G.heads * G.splits
-        x = combine(C, a + C.at_part + at_head * H, logs + at_head, gl.minimum(parts, G.splits), guard, G.heads, G.segments_o, G.splits)
+        x = combine(C, a + C.at_part + at_head * H, logs + at_head, gl.minimum(parts, G.splits), guard, G.segments_o, G.splits)
         stage(xq, x, T, C.boxes)
         t1 = now(C, pid)
-        first, units = share(unit, G.units_o, rank, G.ctas, 1)
+        first, units = share(unit, G.units_o, rank, G.ctas, 2)
         ctx = (a + C.at_o + (1 + lane) * C.padded_hidden, ahead)
-        at = run_units(C, ring, full, empty, xq, step >> 30, at, first, units, ctx, G.segments_o, DELTA, G)
+        at = run_pairs(C, ring, full, empty, xq, step >> 30, at, first, units, ctx, G.segments_o, DELTA, G)
         unit += G.units_o
         record(trace, pid, trace_at + LANES + 1 + k, t0, tw, t1, C)
     # norm, gate and up
@@ -537,8 +541,8 @@ def lane_layer(mem, buf, model, hs, w, at, step, bad, layer, tok, pos, pid, xo, 
         bad = stage_normed(C, xd, h, w, bad, layer, T)
         hs = rotated(hs, h, LANES)
         t1 = now(C, pid)
-        first, units = share(unit, G.units_w13, rank, G.ctas, 1)
-        at = run_units(C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_u + lane * G.ffn, ahead), C.segments_d, GATE, G)
+        first, units = share(unit, G.units_w13, rank, G.ctas, 2)
+        at = run_pairs(C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_u + lane * G.ffn, ahead), C.segments_d, GATE, G)
         unit += G.units_w13
         record(trace, pid, trace_at + 2 * LANES + 1 + k, t0, t0, t1, C)
     # down projection
@@ -557,9 +561,9 @@ def lane_layer(mem, buf, model, hs, w, at, step, bad, layer, tok, pos, pid, xo, 
         tw = now(C, pid)
         stage_hidden(C, xf, a + C.at_u + lane * G.ffn, guard, T, G.segments_f)
         t1 = now(C, pid)
-        first, units = share(unit, G.units_w2, rank, G.ctas, 1)
+        first, units = share(unit, G.units_w2, rank, G.ctas, 2)
         ctx = (a + C.at_m + (1 + lane) * C.padded_hidden, ahead)
-        at = run_units(C, ring, full, empty, xf, step >> 30, at, first, units, ctx, G.segments_f, DELTA, G)
+        at = run_pairs(C, ring, full, empty, xf, step >> 30, at, first, units, ctx, G.segments_f, DELTA, G)
         unit += G.units_w2
         record(trace, pid, trace_at + 3 * LANES + 1 + k, t0, tw, t1, C)
     return hs, w, at, step, bad
@@ -687,7 +691,7 @@ def consumer(mem, token_bar, halts, act, lse, total, words, counters, model, hea
         fence()
         t1 = now(C, pid)
         stop = read_stop(host, pid)
-        first, units = share(0, C.units_head, pid, C.ctas, 1)
+        first, units = share(0, C.units_head, pid, C.ctas, 2)
         at, best, where, wrong = run_head(C, ring, full, empty, xd, step >> 30, at, first, units, logits)
         record(trace, pid, C.steps - 2, t0, t0, t1, C)
         t0 = now(C, pid)
@@ -707,10 +711,10 @@ def consumer(mem, token_bar, halts, act, lse, total, words, counters, model, hea
             finish_launch(host, pid, state, abort, counters, pos)
     # let the producer end: it has copied the first units of one more token
     if C.common_layers > 0:
-        first, units = share(0, C.common.units_qkv, pid, C.ctas, 1)
+        first, pairs = share(0, C.common.units_qkv, pid, C.ctas, 2)
     else:
-        first, units = share(0, C.lane.lanes * C.lane.units_qkv, rank, C.lane.ctas, 1)
-    for k in range(before_gate(C, units)):
+        first, pairs = share(0, C.lane.lanes * C.lane.units_qkv, rank, C.lane.ctas, 2)
+    for k in range(2 * before_gate(C, pairs)):
         mbarrier.wait(full.index(at[0]), at[1])
         at = advance(C, at, 1)
     gl.store(halts + pid, 1)

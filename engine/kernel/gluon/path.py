@@ -56,7 +56,7 @@ class GluonPath:
         plan = self.plan
         sizes = {
             "act": PARITIES * plan.act * 2,
-            "lse": PARITIES * plan.heads * plan.max_splits * 4,
+            "lse": PARITIES * plan.lse * 4,
             "total": 4 * plan.groups * plan.padded_hidden * 4,
             "words": 4 * (plan.ctas + 1) * 8,
         }
@@ -103,6 +103,11 @@ class GluonPath:
             act = self.act.view(PARITIES, plan.act)
             for at in (plan.at_o, plan.at_m):
                 act[:, at : at + 2 * plan.padded_hidden].view(PARITIES, 2, -1)[:, :, plan.hidden :].zero_()
+        if plan.padded_heads != plan.heads:
+            splits = plan.max_splits
+            first, end = plan.at_part + plan.heads * splits * plan.head_size, plan.at_part + plan.padded_heads * splits * plan.head_size
+            self.act.view(PARITIES, plan.act)[:, first:end].zero_()
+            self.lse.view(PARITIES, plan.lse)[:, plan.heads * splits :].zero_()
         columns = plan.common.sums * plan.common.segments_f * plan.kw
         if columns != plan.ffn:
             self.act.view(PARITIES, plan.act)[:, plan.at_u + plan.ffn : plan.at_u + columns].zero_()

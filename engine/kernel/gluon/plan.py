@@ -48,6 +48,16 @@ class Mode:
         return most if units // self.sums >= 2 * self.ctas else 0
 
     @property
+    def block_o(self) -> int:
+        """Units that one CTA takes together: a pair of row blocks, or all lanes of one row block."""
+        return self.sums if self.sums > 1 else 2
+
+    @property
+    def block_w2(self) -> int:
+        """As ``block_o``; with more than 16 segments, the pieces of 16 segments of one row block."""
+        return self.sums if self.sums > 1 else max(2, self.segments_f // 16)
+
+    @property
     def units_lane(self) -> int:
         return self.units_qkv + self.units_o + self.units_w13 + self.units_w2
 
@@ -125,8 +135,18 @@ class Plan:
         return _align(self.qkv_rows)
 
     @property
+    def padded_heads(self) -> int:
+        """Heads of whole segments of O's input."""
+        return self.common.sums * self.common.segments_o * self.kw // self.head_size
+
+    @property
+    def lse(self) -> int:
+        """Float32 values of one parity of the log-sum-exp buffer [heads, splits]."""
+        return self.padded_heads * self.max_splits
+
+    @property
     def at_o(self) -> int:  # [1 + lanes, padded D]: sum over the lanes, then each lane's own
-        return _align(self.at_part + self.heads * self.max_splits * self.head_size)
+        return _align(self.at_part + self.padded_heads * self.max_splits * self.head_size)
 
     @property
     def at_u(self) -> int:  # [F]
@@ -180,6 +200,11 @@ def _align(n: int) -> int:
 def segments(columns: int, kw: int) -> int:
     """Pieces of KW columns of a matrix row, rounded up to a power of two."""
     return 1 << (-(-columns // kw) - 1).bit_length()
+
+
+def _even(units: int, together: int = 1) -> int:
+    """Units rounded up so that, ``together`` at a time, they come in pairs."""
+    return units + (units & 1 if together == 1 else 0)
 
 
 def _power_of_two(n: int) -> int:
@@ -243,7 +268,7 @@ def make_plan(
         x_rows=x_rows,
         common=common,
         lane=lane,
-        units_head=-(-config.vocab_size // (64 // segments_d)),
+        units_head=_even(-(-config.vocab_size // (64 // segments_d))),
         window=window,
         windowed=sum(1 << i for i, w in enumerate(config.layer_windows) if w),
         delay=config.delay,
@@ -264,6 +289,7 @@ def _mode(config: ModelConfig, ctas: int, lanes: int, parts: int, kw: int, sums:
     d, size = config.hidden_size, config.head_size
     rows_d = 64 // segments(d, kw)
     segments_o, segments_f = segments(heads * size // sums, kw), segments(ffn // sums, kw)
+    parts_f = max(1, segments_f // 16)
     return Mode(
         ctas=ctas,
         lanes=lanes,
@@ -274,10 +300,10 @@ def _mode(config: ModelConfig, ctas: int, lanes: int, parts: int, kw: int, sums:
         segments_f=segments_f,
         splits=min(MAX_SPLITS, _power_of_two(max(1, ctas // (lanes * kv_heads)))),
         sums=sums,
-        units_qkv=-(-(heads + 2 * kv_heads) * size // rows_d),
-        units_o=sums * -(-d // (64 // segments_o)),
-        units_w13=-(-2 * ffn // rows_d),
-        units_w2=sums * -(-d // (64 // segments_f)),
+        units_qkv=_even(-(-(heads + 2 * kv_heads) * size // rows_d)),
+        units_o=sums * _even(-(-d // (64 // segments_o)), sums),
+        units_w13=2 * -(-ffn // rows_d),
+        units_w2=sums * parts_f * _even(-(-d // (64 * parts_f // segments_f)), sums * parts_f),
     )
 
 
@@ -317,8 +343,9 @@ def unsupported(config: ModelConfig, ctas: int) -> str | None:
     for name, columns in (("hidden size", config.hidden_size), ("FFN size", config.ffn_size), ("attention width", config.q_size)):
         if segments(columns, kw) > 64:
             return f"{name} {columns:,} (at most {64 * kw:,})"
-    if segments(config.hidden_size, kw) > 32:
-        return f"hidden size {config.hidden_size:,} (at most {32 * kw:,})"
+    for name, columns in (("hidden size", config.hidden_size), ("attention width of a lane", config.q_size // lanes)):
+        if segments(columns, kw) > 16:
+            return f"{name} {columns:,} (at most {16 * kw:,})"
     if config.n_kv_heads > ctas:
         return f"{config.n_kv_heads} KV heads on {ctas} multiprocessors"
     if lanes == 1:
@@ -340,6 +367,8 @@ def unsupported(config: ModelConfig, ctas: int) -> str | None:
             return f"{name} {columns:,} in {lanes} lanes"
     if segments(config.hidden_size, kw) * kw != config.hidden_size:
         return f"hidden size {config.hidden_size:,} with lanes"
+    if segments(config.ffn_per_lane, kw) > 16:
+        return f"FFN size of a lane {config.ffn_per_lane:,} (at most {16 * kw:,})"
     return None
 
 
@@ -349,24 +378,11 @@ def unsupported(config: ModelConfig, ctas: int) -> str | None:
 def pack_rows(w: Tensor, boxes: int, out: Tensor) -> None:
     """w [rows, K] -> out [units, boxes, 64, 64] in unit order, padded with zeros."""
     kw = 64 * boxes
-    rows, columns = w.shape
-    pieces = segments(columns, kw)
+    pieces = segments(w.shape[1], kw)
     per_unit = 64 // pieces
-    padded = w
-    if rows != out.shape[0] * per_unit or columns != pieces * kw:
-        padded = w.new_zeros(out.shape[0] * per_unit, pieces * kw)
-        padded[:rows, :columns] = w
+    padded = _padded(w, out.shape[0] * per_unit, pieces * kw)
     view = padded.view(out.shape[0], per_unit, pieces, boxes, 64).permute(0, 3, 1, 2, 4)
     out.unflatten(2, (per_unit, pieces)).copy_(view)
-
-
-def interleave_gates(gate: Tensor, up: Tensor, per_unit: int) -> Tensor:
-    """gate, up [F, D] -> [2F padded, D]: half of a unit's rows are gates, the other half the matching ups."""
-    half = per_unit // 2
-    rows = -(-gate.shape[0] // half) * half
-    if rows != gate.shape[0]:
-        gate, up = (torch.cat([w, w.new_zeros(rows - w.shape[0], w.shape[1])]) for w in (gate, up))
-    return torch.stack([gate.view(-1, half, gate.shape[1]), up.view(-1, half, up.shape[1])], 1).reshape(-1, gate.shape[1])
 
 
 def permute_heads(wo: Tensor, head_size: int, kw: int) -> Tensor:
@@ -404,18 +420,28 @@ def pack(config: ModelConfig, weights: ModelWeights, plan: Plan) -> Tensor:
 def _pack_lane(plan: Plan, mode: Mode, packed: Tensor, at: int, index: int, matrices: tuple[Tensor, ...]) -> None:
     """Pack lane ``index`` of a group's layer, whose units start at ``at``: QKV of all its lanes, then O of all, W13, W2.
 
-    ``matrices``: wqkv [rows, D], wo [sums, D, columns], w13 [rows, D], w2 [sums, D, columns].
+    ``matrices``: wqkv [rows, D], wo [sums, D, columns], w13 [2F, D], w2 [sums, D, columns].
     """
     wqkv, wo, w13, w2 = matrices
-    gate, up = w13.chunk(2)
     wo = torch.stack([permute_heads(w, plan.head_size, plan.kw) for w in wo])
-    parts = (wqkv[None], wo, interleave_gates(gate, up, plan.rows)[None], w2)
-    for units, matrix in zip((mode.units_qkv, mode.units_o, mode.units_w13, mode.units_w2), parts, strict=True):
-        start, lanes = at + index * units, len(matrix)
-        blocks = packed[start : start + units].view(units // lanes, lanes, plan.boxes, 64, 64)
+    gate_and_up = torch.stack(w13.chunk(2))  # a pair of units: the gates and the ups of the same columns
+    if mode.sums == 1 and mode.segments_f > 16:  # a row block is cut into units of 16 segments
+        w2 = torch.stack(_padded(w2[0], w2.shape[1], mode.segments_f * plan.kw).split(16 * plan.kw, dim=1))
+    for units, matrix in zip((mode.units_qkv, mode.units_o, mode.units_w13, mode.units_w2), (wqkv[None], wo, gate_and_up, w2), strict=True):
+        start, kinds = at + index * units, len(matrix)
+        blocks = packed[start : start + units].view(units // kinds, kinds, plan.boxes, 64, 64)
         for k, w in enumerate(matrix):
             pack_rows(w, plan.boxes, blocks[:, k])
         at += mode.lanes * units
+
+
+def _padded(w: Tensor, rows: int, columns: int) -> Tensor:
+    """w with zeros below and to the right."""
+    if w.shape == (rows, columns):
+        return w
+    out = w.new_zeros(rows, columns)
+    out[: w.shape[0], : w.shape[1]] = w
+    return out
 
 
 def _joined(config: ModelConfig, layer: LayerWeights) -> tuple[Tensor, Tensor, Tensor, Tensor]:
