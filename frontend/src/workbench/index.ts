@@ -160,6 +160,7 @@ class Bench implements Workbench {
         if (this.shown !== version) return;
         this.stream.schedule();
         this.stream.follow(false);
+        this.follows();
         this.render();
         this.announceEdits();
       },
