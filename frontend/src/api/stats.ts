@@ -98,5 +98,6 @@ export const stats = {
   engine: (command: "drain" | "resume" | "restart", worker: string, slot: number) => call<void>("POST", `/api/stats/engines/${command}`, { worker, slot }),
   cancel: (generation: string) => call<void>("POST", `/api/stats/generations/${encodeURIComponent(generation)}/cancel`),
   block: (user: string) => call<void>("POST", `/api/stats/users/${encodeURIComponent(user)}/block`),
+  revokeKey: (key: string) => call<void>("POST", `/api/stats/keys/${encodeURIComponent(key)}/revoke`),
   revokeLink: (link: string) => call<void>("POST", `/api/stats/links/${encodeURIComponent(link)}/revoke`),
 };
