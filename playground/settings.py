@@ -154,6 +154,17 @@ UNFOLD = {
     ],
     "SHOW_VIEW_ON_SITE": True,
     "SIDEBAR": {"show_all_applications": True},
+    "BORDER_RADIUS": "4px",
+    "COLORS": {  # the product's greys and signal colour
+        "base": {
+            **{"50": "#F7F8F3", "100": "#EFF1E9", "200": "#D3D8C8", "300": "#B4BDB2", "400": "#8F9A8E", "500": "#717C71"},
+            **{"600": "#555D4C", "700": "#3A423A", "800": "#1D221D", "900": "#151915", "950": "#101310"},
+        },
+        "primary": {
+            **{"50": "#F6FBE0", "100": "#EAF4BE", "200": "#DDF08A", "300": "#D5ED66", "400": "#CDEB4A", "500": "#9DB92B"},
+            **{"600": "#465B00", "700": "#3A4B00", "800": "#2E3B06", "900": "#252C13", "950": "#12160A"},
+        },
+    },
 }
 
 LANGUAGE_CODE = "en"

@@ -6,7 +6,7 @@ from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 
 from playground.api.models import ApiKey
-from playground.api.services import key_revoke
+from playground.usage.services import admin_revoke_key
 
 
 @admin.register(ApiKey)
@@ -28,4 +28,4 @@ class ApiKeyAdmin(ModelAdmin):
     @admin.action(description="Revoke the chosen keys")
     def revoke(self, request: HttpRequest, queryset: QuerySet) -> None:
         for key in queryset:
-            key_revoke(key=key)
+            admin_revoke_key(actor=request.user, key=key)

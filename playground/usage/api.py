@@ -10,6 +10,7 @@ from django.contrib.auth import get_user_model
 from django.http import HttpRequest, HttpResponse
 from ninja import Router, Schema
 
+from playground.api.models import ApiKey
 from playground.chat.models import Generation
 from playground.exceptions import NotFound, PlaygroundError
 from playground.sharing.models import ShareLink
@@ -139,4 +140,14 @@ def revoke_link(request: HttpRequest, link_id: UUID) -> HttpResponse:
     if link is None:
         raise NotFound("There is no such link.")
     services.admin_revoke_link(actor=request.owner.user, link=link)
+    return HttpResponse(status=204)
+
+
+@router.post("/keys/{uuid:key_id}/revoke", response={204: None})
+def revoke_key(request: HttpRequest, key_id: UUID) -> HttpResponse:
+    _check(request)
+    key = ApiKey.objects.filter(pk=key_id).first()
+    if key is None:
+        raise NotFound("There is no such key.")
+    services.admin_revoke_key(actor=request.owner.user, key=key)
     return HttpResponse(status=204)

@@ -10,7 +10,7 @@ from django.db.models import Count, Max, Sum
 from django.utils import timezone
 
 from playground import streams
-from playground.chat.models import Generation
+from playground.api.models import ApiKey
 from playground.exceptions import InvalidParameter
 from playground.sharing.models import ShareLink, ShareViews
 from playground.usage.histograms import bucket_of, lower_edge, merge, merged, percentile, rebinned
@@ -244,9 +244,9 @@ def _names(kind: str, subjects: list[str]) -> dict[str, str]:
         return {str(user.pk): user.email or user.get_username() for user in users}
     if kind == Kind.LINK:
         return {str(pk): title or "deleted" for pk, title in ShareLink.objects.filter(pk__in=subjects).values_list("pk", "title")}
-    if kind == Kind.KEY and hasattr(Generation, "api_key"):
-        keys = Generation._meta.get_field("api_key").related_model.objects.filter(pk__in=subjects)
-        return {str(key.pk): str(key) for key in keys}
+    if kind == Kind.KEY:
+        keys = ApiKey.objects.filter(pk__in=subjects).select_related("user")
+        return {str(key.pk): f"{key.name} ({key.prefix}, {key.user})" for key in keys}
     return {}
 
 

@@ -6,12 +6,13 @@ from datetime import datetime, timedelta
 
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import transaction
-from django.db.models import CharField, Value
 from django.utils import timezone
 
 from playground import streams
 from playground.accounts.selectors import site_settings
 from playground.accounts.services import user_block, user_unblock
+from playground.api.models import ApiKey
+from playground.api.services import key_revoke
 from playground.chat.models import Conversation, Generation
 from playground.chat.services import conversation_delete, generation_cancel
 from playground.sharing.models import ShareLink
@@ -23,15 +24,13 @@ Kind, Period = UsageRollup.Kind, UsageRollup.Period
 HOUR = timedelta(hours=1)
 OVERLAP = timedelta(minutes=2)  # a transaction that commits late is still seen
 FRESH = timedelta(seconds=10)
-# Answers of the API are counted by key where keys are installed.
-KEY = "api_key_id" if hasattr(Generation, "api_key_id") else Value(None, output_field=CharField())
 COLUMNS = (
     "created_at",
     "model",
     "source",
     "user_id",
     "visitor_id",
-    KEY,
+    "api_key_id",
     "share_link_id",
     "worker",
     "engine",
@@ -230,3 +229,8 @@ def admin_block(*, actor: AbstractBaseUser, user: AbstractBaseUser, block: bool 
 def admin_revoke_link(*, actor: AbstractBaseUser, link: ShareLink) -> None:
     audit(actor=actor, action="revoke link", target=str(link.pk), detail=link.title)
     link_revoke(link=link)
+
+
+def admin_revoke_key(*, actor: AbstractBaseUser, key: ApiKey) -> None:
+    audit(actor=actor, action="revoke key", target=str(key.pk), detail=f"{key.prefix} {key.name}")
+    key_revoke(key=key)

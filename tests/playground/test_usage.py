@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from playground import streams
 from playground.accounts.models import SiteSettings
+from playground.api.services import key_create
 from playground.chat.models import Conversation, Generation
 from playground.chat.services import generation_cancel, generation_create, generations_reap
 from playground.identity import Owner
@@ -238,6 +239,10 @@ def test_admin_acts_take_effect_and_stand_in_the_audit_log(empty_redis, staff, a
     assert staff.post(f"/api/stats/users/{user.pk}/block").status_code == 204
     assert staff.post(f"/api/stats/users/{admin.pk}/block").status_code == 404  # not oneself
     assert staff.post(f"/api/stats/links/{link['id']}/revoke").status_code == 204
+    key, _ = key_create(user=user, name="editor")
+    assert staff.post(f"/api/stats/keys/{key.pk}/revoke").status_code == 204
+    key.refresh_from_db()
+    assert key.revoked_at
     queued.refresh_from_db()
     user.refresh_from_db()
     assert queued.state == "stopped" and not user.is_active and Client().get(link["url"]).status_code == 410
@@ -246,6 +251,7 @@ def test_admin_acts_take_effect_and_stand_in_the_audit_log(empty_redis, staff, a
         ("root", "cancel generation", str(queued.pk)),
         ("root", "block user", "ines"),
         ("root", "revoke link", link["id"]),
+        ("root", "revoke key", str(key.pk)),
     ]
 
 

@@ -254,7 +254,7 @@ class StatsPage {
     const linkRows = [...links, ...views.filter((row) => !links.some((link) => link.id === row.id)).map((row) => ({ ...row, requests: 0, prompt_tokens: 0, completion_tokens: 0, failed: 0, interrupted: 0 }) as unknown as UseRow)];
     this.tables.replaceChildren(
       this.list(t("stats.users"), "", [...heads("stats.user"), t("stats.actions")], users.map((row) => [row.name, ...figures(row), act(t("stats.block"), t("stats.block_ask", { name: row.name }), () => stats.block(row.id))]), t("stats.nothing")),
-      this.list(t("stats.keys"), "", heads("stats.key"), keys.map((row) => [row.name, ...figures(row)]), t("stats.nothing")),
+      this.list(t("stats.keys"), "", [...heads("stats.key"), t("stats.actions")], keys.map((row) => [row.name, ...figures(row), act(t("stats.revoke"), t("stats.revoke_key_ask", { name: row.name }), () => stats.revokeKey(row.id))]), t("stats.nothing")),
       this.list(t("stats.links"), t("stats.links_note"), [t("stats.link"), t("stats.views"), t("stats.requests"), t("stats.output"), t("stats.actions")], linkRows.map((row) => [row.name, num(seen.get(row.id) ?? 0), num(row.requests), short(row.completion_tokens), act(t("stats.revoke"), t("stats.revoke_ask", { name: row.name }), () => stats.revokeLink(row.id))]), t("stats.nothing")),
     );
   }

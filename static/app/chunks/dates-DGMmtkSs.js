@@ -1,0 +1,1 @@
+import{g as e}from"./layers-eAQ7Mv9B.js";var t=e===`fr`?`fr`:`en-GB`;export{t};
