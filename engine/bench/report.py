@@ -28,9 +28,8 @@ def text(report: dict) -> str:
             + (f", {report['mbu_datasheet']:.1%} of datasheet" if report["mbu_datasheet"] else "")
         )
     for name, value in (report.get("rival") or {}).items():
-        lines.append(
-            f"rival          PyTorch {name} + CUDA graph: {value:,.1f} tokens/s; this engine is {speed['decode_tokens_per_s'] / value:.2f} x"
-        )
+        ratio = speed["decode_tokens_per_s"] / value
+        lines.append(f"rival          PyTorch {name} + CUDA graph: {value:,.1f} tokens/s; this engine is {ratio:.2f} x")
     for phase in report.get("profile") or []:
         lines.append(
             f"phase          {phase['name']:22} x{phase['count']:<3} work {phase['work_us']:7.1f} us (slowest {phase['slowest_us']:7.1f}), "

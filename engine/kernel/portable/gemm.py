@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from engine.kernel.portable.exchange import push_layer
+
 
 @triton.jit
 def _dot(a, b, acc):
@@ -26,8 +28,14 @@ def _tile(P, stride, rows, k, n: tl.constexpr, depth: tl.constexpr, even: tl.con
 
 
 @triton.jit
-def gemm(C: tl.constexpr, M: tl.constexpr, lanes: tl.constexpr, W, A, a_row, a_lane, OUT, o_row, o_lane, bias, biased: tl.constexpr):
-    """OUT[row, lane, :] = W[lane] @ A[row, lane, :] for all C.rows rows. W [lanes, N, K]; strides in elements."""
+def gemm(
+    B, C: tl.constexpr, M: tl.constexpr, lanes: tl.constexpr, W, A, a_row, a_lane, OUT, o_row, o_lane, bias, biased: tl.constexpr,
+    place, tag, pushed: tl.constexpr,
+):  # fmt: skip
+    """OUT[row, lane, :] = W[lane] @ A[row, lane, :] for all C.rows rows. W [lanes, N, K]; strides in elements.
+
+    pushed: the outputs also go to the other ranks, as words [R, sources, N] at ``place`` with this tag.
+    """
     r = tl.arange(0, C.rows)
     per_lane: tl.constexpr = (M.n + M.mn - 1) // M.mn
     for t in range(tl.program_id(0), lanes * per_lane, C.programs):
@@ -44,6 +52,9 @@ def gemm(C: tl.constexpr, M: tl.constexpr, lanes: tl.constexpr, W, A, a_row, a_l
         if biased:
             acc += tl.load(bias + lane * M.n + o, mask=o < M.n, other=0.0)[None, :]
         tl.store(OUT + lane * o_lane + r[:, None] * o_row + o[None, :], acc.to(OUT.dtype.element_ty), mask=(o < M.n)[None, :])
+        if pushed and C.ranks > 1:
+            words = place + (r[:, None] * C.sources + C.rank * C.lanes + lane) * C.hidden + o[None, :]
+            push_layer(B, C, words, tag, acc, (r[:, None] >= 0) & (o < M.n)[None, :])
 
 
 @triton.jit

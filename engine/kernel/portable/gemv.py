@@ -7,7 +7,8 @@ flight while one is summed. Products and sums are float32.
 import triton
 import triton.language as tl
 
-from engine.kernel.portable.sync import prefetch
+from engine.kernel.portable.exchange import TICK_BEST, float_of, int_word, push, push_layer, receive
+from engine.kernel.portable.sync import CLAIM, prefetch
 
 
 @triton.jit
@@ -88,8 +89,13 @@ def _store(s, OUT, bias, M: tl.constexpr, gated: tl.constexpr, biased: tl.conste
 
 
 @triton.jit(noinline=True)
-def gemv(C: tl.constexpr, M: tl.constexpr, W, X, OUT, bias, gated: tl.constexpr, biased: tl.constexpr):
-    """OUT[lane] = W[lane] @ X[lane] for this program's tiles. W [L, N, K], X float32 [L, K]."""
+def gemv(
+    B, C: tl.constexpr, M: tl.constexpr, W, X, OUT, bias, place, tag, gated: tl.constexpr, biased: tl.constexpr, pushed: tl.constexpr
+):
+    """OUT[lane] = W[lane] @ X[lane] for this program's tiles. W [L, N, K], X float32 [L, K].
+
+    pushed: the outputs also go to the other ranks, as words [sources, N] at ``place`` with this tag.
+    """
     first, end = tile_range(M, C.lanes, C.programs)
     per_lane: tl.constexpr = (M.n + M.bn - 1) // M.bn
     acc = tl.full([M.bn, M.bk], 0.0, tl.float32)
@@ -101,15 +107,20 @@ def gemv(C: tl.constexpr, M: tl.constexpr, W, X, OUT, bias, gated: tl.constexpr,
         w = _weights(W, M, gated, lane, tile, chunk)
         acc += w.to(tl.float32) * _inputs(X, M, lane, chunk)[None, :]
         if chunk == M.chunks - 1:
-            _store(tl.sum(acc, 1), OUT, bias, M, gated, biased, lane, tile)
+            s = tl.sum(acc, 1)
+            _store(s, OUT, bias, M, gated, biased, lane, tile)
+            if pushed and C.ranks > 1:
+                o = tile * M.bn + tl.arange(0, M.bn)
+                push_layer(B, C, place + (C.rank * C.lanes + lane) * C.hidden + o, tag, s, o < M.n)
             acc = tl.full([M.bn, M.bk], 0.0, tl.float32)
 
 
 @triton.jit(noinline=True)
-def head_gemv(B, C: tl.constexpr, M: tl.constexpr, X, logits, position, temperature, seed):
+def head_gemv(B, C: tl.constexpr, M: tl.constexpr, X, logits, tick, position, temperature, seed):
     """Logits of this program's vocabulary rows, and its best candidates.
 
-    Stores logits [V], best[0] = highest logit, best[1] = highest logit / temperature + noise, each with its lowest id.
+    Stores logits [V] (of this rank's ids), best[0] = highest logit, best[1] = highest logit / temperature + noise, each with its
+    lowest id. position: of the new token.
     Returns whether a logit was NaN or infinite.
     """
     first, end = tile_range(M, C.head_lanes, C.programs)
@@ -131,9 +142,10 @@ def head_gemv(B, C: tl.constexpr, M: tl.constexpr, X, logits, position, temperat
             y = tl.sum(acc, 1)
             acc = tl.full([M.bn, M.bk], 0.0, tl.float32)
             o = tile * M.bn + tl.arange(0, M.bn)
-            ids = lane * M.n + o
+            local = lane * M.n + o
+            ids = C.rank * C.vocab + local
             valid = o < M.n
-            tl.store(logits + ids, y, mask=valid)
+            tl.store(logits + local, y, mask=valid)
             bad |= (((y != y) | (tl.abs(y) == float("inf"))) & valid).to(tl.int32)
             y = tl.where(valid, y, float("-inf"))
             better = y > top
@@ -143,9 +155,10 @@ def head_gemv(B, C: tl.constexpr, M: tl.constexpr, X, logits, position, temperat
             better = score > noisy
             noisy = tl.where(better, score, noisy)
             noisy_id = tl.where(better, ids, noisy_id)
-    store_best(B, C, 0, top, top_id)
-    store_best(B, C, 1, noisy, noisy_id)
-    return tl.max(bad, 0)
+    failed = tl.max(bad, 0)
+    store_best(B, C, 0, top, top_id, failed, tick + C.layers + TICK_BEST, position)
+    store_best(B, C, 1, noisy, noisy_id, failed, tick + C.layers + TICK_BEST, position)
+    return failed
 
 
 @triton.jit
@@ -167,20 +180,41 @@ def gumbel(seed, position, ids):
 
 
 @triton.jit
-def store_best(B, C: tl.constexpr, which: tl.constexpr, scores, ids):
-    """This program's highest score and the lowest id that has it."""
-    value = tl.max(scores, 0)
-    token = tl.min(tl.where(scores == value, ids, 2147483647), 0)
-    tl.store(B.best + which * C.programs + tl.program_id(0), value)
-    tl.store(B.best_id + which * C.programs + tl.program_id(0), token)
+def _best_place(C: tl.constexpr, which: tl.constexpr, position):
+    return C.inbox_best + ((position % 2) * 2 + which) * (C.ranks * C.programs * 2)
 
 
 @triton.jit
-def load_best(B, C: tl.constexpr, which: tl.constexpr):
-    """(highest score, lowest id that has it) over all programs; call after a barrier."""
-    p = tl.arange(0, C.programs_pad)
-    mask = p < C.programs
-    scores = tl.load(B.best + which * C.programs + p, mask=mask, other=float("-inf"))
-    ids = tl.load(B.best_id + which * C.programs + p, mask=mask, other=2147483647)
+def store_best(B, C: tl.constexpr, which: tl.constexpr, scores, ids, failed, tag, position):
+    """This program's highest score and the lowest id that has it; for all ranks, with id -1 when this rank's token failed."""
     value = tl.max(scores, 0)
-    return value, tl.min(tl.where(scores == value, ids, 2147483647), 0)
+    token = tl.min(tl.where(scores == value, ids, 2147483647), 0)
+    if C.ranks == 1:
+        tl.store(B.best + which * C.programs + tl.program_id(0), value)
+        tl.store(B.best_id + which * C.programs + tl.program_id(0), token)
+    else:
+        token = tl.where((failed != 0) | (tl.load(B.device + CLAIM) != 0), -1, token)
+        part = tl.arange(0, 2)
+        place = _best_place(C, which, position) + (C.rank * C.programs + tl.program_id(0)) * 2 + part
+        push(B, C, place, int_word(tl.where(part == 0, value.to(tl.int32, bitcast=True), token), tag), part >= 0, True)
+
+
+@triton.jit
+def load_best(B, C: tl.constexpr, which: tl.constexpr, tag, position):
+    """(highest score, lowest id that has it) over all programs of all ranks; call after a barrier. Id -1: a rank's token failed."""
+    if C.ranks == 1:
+        p = tl.arange(0, C.programs_pad)
+        mask = p < C.programs
+        scores = tl.load(B.best + which * C.programs + p, mask=mask, other=float("-inf"))
+        ids = tl.load(B.best_id + which * C.programs + p, mask=mask, other=2147483647)
+    else:
+        p = tl.arange(0, C.candidates_pad)
+        mask = p < C.ranks * C.programs
+        place = _best_place(C, which, position) + p * 2
+        score_words = receive(B, C, place, tag, mask, C.layers, position)
+        id_words = receive(B, C, place + 1, tag, mask, C.layers, position)
+        scores = tl.where(mask, float_of(score_words), float("-inf"))
+        ids = tl.where(mask, id_words.to(tl.int32), 2147483647)
+    value = tl.max(scores, 0)
+    lowest = tl.min(tl.where(scores == value, ids, 2147483647), 0)
+    return value, tl.where(tl.min(ids, 0) < 0, -1, lowest)

@@ -10,7 +10,9 @@ from engine.errors import DeviceError
 from engine.kernel.cache import KVCache
 from engine.kernel.control import Control
 from engine.kernel.params import ParamBlock
+from engine.kernel.peers import Peers
 from engine.kernel.portable.kernel import monokernel
+from engine.kernel.portable.exchange import SIGN_ABORT
 from engine.kernel.portable.shape import Buffers, Matrix, Shape, ceil_div, power_of_two
 from engine.weights import ModelWeights, Shard
 
@@ -19,8 +21,11 @@ PREFILL_ROWS = 128
 NO_WINDOW = 1 << 30
 
 
-def matrix(n: int, k: int, lanes: int, programs: int, gated: bool = False) -> Matrix:
-    """Tile sizes for [lanes, n, k] weights: units of about 16 KB, and enough tiles for every program."""
+def matrix(n: int, k: int, lanes: int, programs: int, deep: bool, gated: bool = False) -> Matrix:
+    """Tile sizes for [lanes, n, k] weights: units of about 16 KB, and enough tiles for every program.
+
+    deep: many units in flight, for GPUs with some 200 KB of shared memory; else what fits 64 KB.
+    """
     bk = k & -k  # the largest power of two that divides k
     if bk < 256:
         bk = power_of_two(k)
@@ -29,7 +34,8 @@ def matrix(n: int, k: int, lanes: int, programs: int, gated: bool = False) -> Ma
     columns = n // 2 if gated else n
     mk = 64 if k % 64 == 0 else min(64, max(16, power_of_two(k)))
     mn = 32 if gated else 64
-    return Matrix(n=n, k=k, bn=bn, bk=bk, stages=6, mn=min(mn, max(16, power_of_two(columns))), mk=mk, mstages=4)
+    stages, mstages = (6, 4) if deep else (3, 2)
+    return Matrix(n=n, k=k, bn=bn, bk=bk, stages=stages, mn=min(mn, max(16, power_of_two(columns))), mk=mk, mstages=mstages)
 
 
 def shape_of(config: ModelConfig, context: int, programs: int, rows: int, ptx: bool, shard: Shard, warps: int = 8) -> Shape:
@@ -61,13 +67,15 @@ def shape_of(config: ModelConfig, context: int, programs: int, rows: int, ptx: b
         rank=shard.rank,
         ptx=ptx,
         warps=warps,
-        qkv=matrix((heads + 2 * kv_heads) * size, hidden, lanes, programs),
-        o=matrix(hidden, heads * size, lanes, programs),
-        w13=matrix(2 * ffn, hidden, lanes, programs, gated=True),
-        w2=matrix(hidden, ffn, lanes, programs),
-        lm=matrix(vocab // head_lanes, config.head_inputs, head_lanes, programs),
+        qkv=matrix((heads + 2 * kv_heads) * size, hidden, lanes, programs, ptx),
+        o=matrix(hidden, heads * size, lanes, programs, ptx),
+        w13=matrix(2 * ffn, hidden, lanes, programs, ptx, gated=True),
+        w2=matrix(hidden, ffn, lanes, programs, ptx),
+        lm=matrix(vocab // head_lanes, config.head_inputs, head_lanes, programs, ptx),
         lane_block=min(2, lanes),
         max_splits=max(1, min(16, programs // (lanes * kv_heads))),
+        ranks=shard.ranks,
+        total_lanes=config.n_lanes,
     )
 
 
@@ -92,14 +100,14 @@ class PortablePath:
         control: Control,
         params: ParamBlock,
         device: torch.device,
-        shard: Shard | None = None,
+        peers: Peers | None = None,
         rows: int | None = None,
         profile: int = 0,
         tune: Callable[[Shape], Shape] | None = None,
     ):
         """``rows``: rows of a prefill chunk (default 128 on a GPU, 16 in the interpreter). ``profile``: barriers to trace.
-        ``tune``: changes tile sizes, for measurements."""
-        shard = shard or Shard()
+        ``tune``: changes tile sizes, for measurements. ``peers``: the other ranks; all of them launch the same."""
+        shard = peers.shard if peers else Shard()
         gpu = device.type == "cuda"
         programs = torch.cuda.get_device_properties(device).multi_processor_count if gpu else 1
         ptx = gpu and torch.version.hip is None
@@ -109,7 +117,9 @@ class PortablePath:
         self.device = device
         self._weights = weights
         self._vectors: list[torch.Tensor] = []  # float32 copies that the address table points to
-        self.buffers = self._allocate(config, weights, cache, control, params)
+        self.buffers = self._allocate(config, weights, cache, control, params, peers)
+        self._options = {"num_warps": self.shape.warps} | ({"launch_cooperative_grid": True} if gpu else {})
+        self._tick = 1  # of the next launch, equal on all ranks; a word that was never written has the tag 0
         self._no_ids = torch.zeros(1, dtype=torch.int32, device=device)
         self._not_forced = torch.full((cache.context_tokens + 1,), -1, dtype=torch.int32, device=device)
         self._no_logits = torch.zeros(1, dtype=torch.float32, device=device)
@@ -151,27 +161,36 @@ class PortablePath:
         if logits is not None:
             buffers, stride = buffers._replace(logits=logits), self.shape.vocab
         buffers.barrier.zero_()
+        if self.shape.ranks > 1:
+            buffers.inbox[self.shape.inbox_signs + int(SIGN_ABORT.value)] = 0
+        arguments = (
+            buffers,
+            ids,
+            all_logits if all_logits is not None else self._no_logits,
+            forced if forced is not None else self._not_forced,
+            start,
+            n,
+            int(decoding),
+            token,
+            position,
+            stride,
+            self._tick,
+            self.shape,
+            all_logits is not None,
+        )
+        self._tick = (self._tick + (ceil_div(n, self.shape.rows) + self.shape.context + 1) * self.shape.ticks) & 0x7FFFFFFF
         try:
-            monokernel[(self.shape.programs,)](
-                buffers,
-                ids,
-                all_logits if all_logits is not None else self._no_logits,
-                forced if forced is not None else self._not_forced,
-                start,
-                n,
-                int(decoding),
-                token,
-                position,
-                stride,
-                self.shape,
-                all_logits is not None,
-                num_warps=self.shape.warps,
-                **({"launch_cooperative_grid": True} if self.device.type == "cuda" else {}),
-            )
+            monokernel[(self.shape.programs,)](*arguments, **self._options)
         except RuntimeError as error:
             raise DeviceError(f"The kernel could not be started: {error}") from error
 
-    def _allocate(self, config, weights, cache, control, params) -> Buffers:
+    def compile(self) -> None:
+        """Compile and load the kernel without a launch: ranks that compile for different times must not wait for each other inside."""
+        if self.device.type == "cuda":
+            arguments = (self.buffers, self._no_ids, self._no_logits, self._not_forced, 0, 0, 1, 0, 0, 0, self._tick, self.shape, False)
+            monokernel.warmup(*arguments, grid=(self.shape.programs,), **self._options)._init_handles()
+
+    def _allocate(self, config, weights, cache, control, params, peers) -> Buffers:
         s, dtype = self.shape, weights.embedding.dtype
 
         def f32(*shape):
@@ -180,6 +199,9 @@ class PortablePath:
         def act(*shape):
             return torch.zeros(shape, dtype=dtype, device=self.device)
 
+        inbox = addresses = torch.zeros(1, dtype=torch.int64, device=self.device)
+        if peers:
+            inbox, addresses = peers.allocate(s.inbox_words)
         angles = torch.arange(s.context, device=self.device).float()[:, None] * config.rope_inverse_frequencies().to(self.device)
         heads, wide = s.lanes * s.q_heads, s.lanes * s.hidden
         counters = torch.zeros(4 + s.lanes * s.kv_heads, dtype=torch.int32, device=self.device)
@@ -192,6 +214,8 @@ class PortablePath:
             barrier=counters,
             ints=params.ints,
             floats=params.floats,
+            peers=addresses,
+            inbox=inbox,
             table=self._table(weights),
             kinds=self._kinds(config),
             embedding=weights.embedding,

@@ -78,11 +78,85 @@ class Shape:
     profile: int = 0  # barriers that the trace holds; 0: no trace
     block_t: int = 64  # KV positions a step of attention takes
     block_q: int = 32  # query rows an attention program takes in prefill
+    ranks: int = 1
+    total_lanes: int = 1  # of the model
 
     @property
     def slots(self) -> int:
-        """Layers whose outputs are kept: this one and the `delay` before it."""
-        return self.delay + 1
+        """Layers whose outputs are kept: this one and the `delay` before it. A peer may be `delay` layers ahead."""
+        return self.delay + 1 if self.ranks == 1 else 2 * self.delay + 1
+
+    @property
+    def sources(self) -> int:
+        """Outputs that a layer's sum has: one per lane, or one partial sum per rank of a one-lane model."""
+        return self.total_lanes if self.total_lanes > 1 else self.ranks
+
+    @property
+    def ticks(self) -> int:
+        """Tags that a token or a chunk takes: its layers, then TICK_* of exchange.py."""
+        return self.layers + 32
+
+    # --- words that other ranks push into this one's memory: offsets into its inbox, int64 (exchange.py) ---------------
+
+    @property
+    def inbox_layer(self) -> int:
+        """Words of one layer's outputs for one row: [sources, D]."""
+        return self.sources * self.hidden
+
+    @property
+    def inbox_ffn(self) -> int:
+        """FFN outputs [slots, sources, D]; the attention outputs before them start at 0."""
+        return self.slots * self.inbox_layer
+
+    @property
+    def inbox_final(self) -> int:
+        """Final lane states [sources, D]."""
+        return 2 * self.inbox_ffn
+
+    @property
+    def inbox_best(self) -> int:
+        """Candidates [2 (parity of the position), 2 (plain, noisy), ranks, programs, 2 (score, id)]."""
+        return self.inbox_final + self.inbox_layer
+
+    @property
+    def inbox_mass(self) -> int:
+        """Partial masses of a pivot search [2 (parity of the round), ranks, programs, 16]."""
+        return self.inbox_best + 8 * self.ranks * self.programs
+
+    @property
+    def inbox_signs(self) -> int:
+        """[64]: single words, SIGN_* of exchange.py."""
+        return self.inbox_mass + 32 * self.ranks * self.programs
+
+    @property
+    def inbox_rows(self) -> int:
+        """Outputs for the rows of a chunk: attention [slots, R, sources, D], then FFN."""
+        return self.inbox_signs + 64
+
+    @property
+    def inbox_rows_ffn(self) -> int:
+        return self.inbox_rows + self.slots * self.rows * self.inbox_layer
+
+    @property
+    def inbox_words(self) -> int:
+        return self.inbox_rows_ffn + self.slots * self.rows * self.inbox_layer if self.ranks > 1 else 1
+
+    @property
+    def candidates_pad(self) -> int:
+        return power_of_two(self.ranks * self.programs)
+
+    @property
+    def ranks_pad(self) -> int:
+        return power_of_two(self.ranks)
+
+    @property
+    def source_block(self) -> int:
+        """Sources whose whole rows are awaited together."""
+        return min(2, self.sources)
+
+    @property
+    def sources_pad(self) -> int:
+        return power_of_two(self.sources)
 
     @property
     def group(self) -> int:
@@ -145,8 +219,9 @@ class Shape:
 
     @property
     def scratch_width(self) -> int:
-        """Staged inputs of one program: [L, D]."""
-        return self.lanes * self.hidden
+        """Staged inputs of one program: [L, D], or of all lanes for a head that reads them all."""
+        lanes = self.total_lanes if self.head == "lane" and self.ranks > 1 else self.lanes
+        return lanes * self.hidden
 
 
 class Buffers(NamedTuple):
@@ -161,6 +236,8 @@ class Buffers(NamedTuple):
     barrier: Any  # int32 [4 + L*K]: barrier counter, then `arrived`; zeroed before every launch
     ints: Any
     floats: Any
+    peers: Any  # int64 [ranks]: addresses of the ranks' inboxes as this rank sees them
+    inbox: Any  # int64 [inbox_words]: what the other ranks push here
     # model
     table: Any  # int64 [layers, 9]: addresses of wqkv, wo, w13, w2 (A); attention norm, FFN norm, QKV bias, q norm, k norm (float32)
     kinds: Any  # int32 [layers, 2]: reduction (0 none, 1 past, 2 present), window

@@ -15,6 +15,7 @@ PREFILL_FAILED = tl.constexpr(4)
 DECODE_FAILED = tl.constexpr(5)  # two words, by parity of the position
 REDUCE = tl.constexpr(control.PLACE_REDUCE)
 SPIN_LIMIT_CODE = tl.constexpr(control.ERROR_SPIN_LIMIT)
+SIGN_ABORT = tl.constexpr(48)  # of a rank's inbox (exchange.py): another rank reported an error
 
 
 @triton.jit(noinline=True)
@@ -101,6 +102,11 @@ def report_error(B, C: tl.constexpr, code, place, layer, position):
     The mark of a token is read by all programs after its last barrier, so that all leave together.
     """
     tl.store(B.device + tl.where(place == REDUCE, PREFILL_FAILED, DECODE_FAILED + position % 2), 1)
+    if C.ranks > 1:
+        RANKS: tl.constexpr = C.ranks
+        for rank in tl.static_range(RANKS):
+            if rank != C.rank:
+                tl.store(tl.load(B.peers + rank).to(B.inbox.dtype) + C.inbox_signs + SIGN_ABORT, 1)
     if tl.atomic_cas(B.device + CLAIM, 0, code) == 0:
         tl.store(B.error + 1, place)
         tl.store(B.error + 2, layer)
