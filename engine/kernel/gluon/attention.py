@@ -78,8 +78,8 @@ def insert_value(C: gl.constexpr, kv, base, r, value, v, use, vcache, guard):
 
 @gluon.jit
 def attend(C: gl.constexpr, kv, full, empty, qs, zero, at, layer, pos, split, active, q, new, cache, angles, part, lse, ahead, ahead32,
-           counter, target, guard, RATIO: gl.constexpr, SPLITS: gl.constexpr):  # fmt: skip
-    """Attention of RATIO query heads over this split's units of one KV head, once ``counter`` has reached ``target``. Returns the new ring place.
+           counter, target, guard, RATIO: gl.constexpr, SPLITS: gl.constexpr, WAIT: gl.constexpr):  # fmt: skip
+    """Attention of RATIO query heads over this split's units of one KV head, once ``counter`` has reached ``target`` (with WAIT). Returns the new ring place.
 
     q: pointer to [RATIO, h], not rotated; new: to the key (not rotated) and the value [h] of the new token; cache: to its rows in the K and V
     cache; angles: of its position; part: to [RATIO, SPLITS, h] at this split; lse: to [RATIO, SPLITS] at this split (base-2 logarithm
@@ -101,7 +101,8 @@ def attend(C: gl.constexpr, kv, full, empty, qs, zero, at, layer, pos, split, ac
         use = last.to(gl.int32) * HB
         heads = peek(p, HB, HB, 64, 2)
         value = peek(new[1] + vcol, use, HB, 64, 8)
-        wait_count(counter, target, guard)
+        if WAIT:
+            wait_count(counter, target, guard)
         heads = settle(heads, p, HB, guard, T, HB, 64, 2)
         for j in gl.static_range(HB):
             x = rotate(heads[j], angles[0][j], angles[1][j], T)

@@ -12,6 +12,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language._core import _unwrap_if_constexpr, builtin
 
+BACKOFF_NS = 200  # between two looks at a value: more would delay, fewer would take the bandwidth of the cache from the weights
+
 cta_barrier = getattr(gl, "thread_barrier", None) or gl.barrier  # triton 3.6 / 3.7
 
 
@@ -70,7 +72,8 @@ def settle_asm(tiles, words, pack, stride, half_words):
     ld.relaxed.gpu.global.u32 t, [${abort}]; setp.ne.u32 q, t, 0; @q bra DONE;
     setp.lt.u32 q, n, ${limit}; @q bra LOAD;
     atom.relaxed.gpu.global.cas.b32 t, [${abort}], 0, ${info}; bra DONE;
-    LOAD: {{ {_predicates(tiles, use)}
+    LOAD: nanosleep.u32 {BACKOFF_NS};
+    {{ {_predicates(tiles, use)}
     {_loads(tiles, words, stride, address)} }}
     bra SPIN;
     DONE: }}"""

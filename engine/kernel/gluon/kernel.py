@@ -32,7 +32,7 @@ from engine.kernel.gluon.flags import (
     wait_count,
 )
 from engine.kernel.gluon.gemv import DELTA, GATE, QKV, advance, run_head, run_lane_units, run_pairs, run_parts, share, stage
-from engine.kernel.gluon.sample import choose, finish_launch, load_stop_ids, publish, read_stop, report_token
+from engine.kernel.gluon.sample import BAD, draw, finish_launch, load_stop_ids, publish, read_best, read_stop, report_token, state_of, token_of
 
 # Places of engine.kernel.control.PLACES
 AT_QKV = gl.constexpr(1)
@@ -128,7 +128,7 @@ def producer(weights, keys, values, ring, kv, full, empty, token_bar, halts, pid
     group = pid // G.ctas
     rank = pid % G.ctas
     item = rank // G.splits
-    lane_head = (group * C.group_lanes + item // G.kv_heads) * G.kv_heads + item % G.kv_heads
+    HALVES: gl.constexpr = C.halves
     at = (pid * 0, pid * 0)
     tok = pid * 0
     run = pid >= 0
@@ -151,18 +151,31 @@ def producer(weights, keys, values, ring, kv, full, empty, token_bar, halts, pid
             unit += Q.units_w13
             first, n = share(unit, Q.units_w2, pid, Q.ctas, Q.block_w2)
             at = feed(C, weights, ring, full, empty, at, unit + first * Q.block_w2, n, run, Q.ctas, Q.block_w2)
-        for layer in range(C.common_layers, C.layers):
-            unit = (layer - C.common_layers) * G.units_layer
-            base = C.first_lane_unit + group * C.units_group
-            first, n = share(unit, G.lanes * G.units_qkv, rank, G.ctas, 2)
-            if (layer == 0) & (C.common_layers == 0):
+        base = C.first_lane_unit + group * C.units_group
+        for half in range(HALVES):
+            lane = half & 1
+            layer = half // 2
+            n_own = gl.where(half < HALVES - 1, 1, 0)  # the lane of QKV, attention and O has a layer left
+            n_other = gl.where(half > 0, 1, 0)  # so has the lane of W13 and W2
+            unit = layer * G.units_layer + lane * G.units_qkv
+            first, n = share(unit, G.units_qkv, rank, G.ctas, 2)
+            n *= n_own
+            if (half == 0) & (C.common_layers == 0):
                 at, run = feed_first(C, weights, ring, full, empty, token_bar, halt, at, tok, base + unit + first * 2, n, run, G.ctas)
             else:
                 at = feed(C, weights, ring, full, empty, at, base + unit + first * 2, n, run, G.ctas, 2)
-            at = feed_kv(C, keys, values, kv, full, empty, at, layer, lane_head, pos, rank % G.splits, item < G.lanes * G.kv_heads, run, G.splits)
-            unit += G.lanes * G.units_qkv
-            first, n = share(unit, G.lanes * (G.units_lane - G.units_qkv), rank, G.ctas, 2)
-            at = feed(C, weights, ring, full, empty, at, base + unit + first * 2, n, run, G.ctas, 2)
+            unit = (half - 1) // 2 * G.units_layer + 2 * (G.units_qkv + G.units_o) + (1 - lane) * G.units_w13
+            first, n = share(unit, G.units_w13, rank, G.ctas, 2)
+            at = feed(C, weights, ring, full, empty, at, base + unit + first * 2, n * n_other, run, G.ctas, 2)
+            head = (group * 2 + lane) * G.kv_heads + item % G.kv_heads
+            mine = (item // G.kv_heads == lane) & (n_own != 0)
+            at = feed_kv(C, keys, values, kv, full, empty, at, C.common_layers + layer, head, pos, rank % G.splits, mine, run, G.splits)
+            unit = (half - 1) // 2 * G.units_layer + 2 * (G.units_qkv + G.units_o + G.units_w13) + (1 - lane) * G.units_w2
+            first, n = share(unit, G.units_w2, rank, G.ctas, 2)
+            at = feed(C, weights, ring, full, empty, at, base + unit + first * 2, n * n_other, run, G.ctas, 2)
+            unit = layer * G.units_layer + 2 * G.units_qkv + lane * G.units_o
+            first, n = share(unit, G.units_o, rank, G.ctas, 2)
+            at = feed(C, weights, ring, full, empty, at, base + unit + first * 2, n * n_own, run, G.ctas, 2)
         first, n = share(0, C.units_head, pid, C.ctas, 2)
         at = feed(C, weights, ring, full, empty, at, C.first_head_unit + first * 2, n, run, C.ctas, 2)
         tok += 1
@@ -232,15 +245,6 @@ def stage_normed(C: gl.constexpr, xs, h, w, bad, layer, T: gl.constexpr):
     r, squares = inverse_rms(h, C)
     stage(xs, weighted(h, r, w, C), T, C.boxes)
     return gl.where((bad < 0) & ((squares - squares) != 0.0), layer, bad)
-
-
-@gluon.jit
-def rotated(hs, h, LANES: gl.constexpr):
-    """The lanes' states with the first taken out and h put at the end."""
-    r = ()
-    for k in gl.static_range(1, LANES):
-        r = r + (hs[k],)
-    return r + (h,)
 
 
 @gluon.jit
@@ -376,7 +380,7 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     qs = xs._reinterpret(T, [2 * C.boxes, 64, 32], kv.layout)
     at = attend(C, kv, full, empty, qs, step >> 30, at, layer, pos, split, head < Q.kv_heads, qkv + head * (ratio * H), new, (kcache + row, vcache + row),
                 angles, a + C.at_part + out * H, logs + out, ahead,
-                clear_distance(n, C.lse), counters, step * Q.ctas - Q.early(Q.units_qkv, C.early), guard, ratio, Q.splits)  # fmt: skip
+                clear_distance(n, C.lse), counters, step * Q.ctas - Q.early(Q.units_qkv, C.early), guard, ratio, Q.splits, True)  # fmt: skip
     record(trace, pid, layer * 5 + 1, t0, t1, t1, C)
     # output projection
     t0 = now(C, pid)
@@ -420,7 +424,7 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     wait_count(counters, step * Q.ctas - Q.early(Q.units_w13, C.early), guard)
     tw = now(C, pid)
     staged, x = input_tiles(C, xs, Q.segments_f, Q.sums, T)
-    stage_hidden(C, staged, a + C.at_u, guard, T, Q.segments_f * Q.sums)
+    stage_hidden(C, staged, a + C.at_u, 1, guard, T, Q.segments_f * Q.sums)
     t1 = now(C, pid)
     unit += Q.units_w13
     at = delta_phase(C, ring, full, empty, x, step >> 30, at, unit, Q.units_w2, (a_sum + C.at_m, ahead_sum), (a + C.at_m + C.padded_hidden, ahead), pid,
@@ -430,72 +434,110 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
 
 
 @gluon.jit
-def stage_hidden(C: gl.constexpr, xf, u, guard, T: gl.constexpr, SEG: gl.constexpr):
-    """Stage the FFN activations u [SEG * KW]."""
+def stage_hidden(C: gl.constexpr, xf, u, use, guard, T: gl.constexpr, SEG: gl.constexpr):
+    """Stage the FFN activations u [SEG * KW] (zeros with ``use`` 0)."""
     LX: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     NX: gl.constexpr = SEG if SEG > 8 else 8
     r = gl.arange(0, NX, layout=gl.SliceLayout(1, LX)) & (SEG - 1)
     p = u + r[:, None] * C.kw + gl.arange(0, 64, layout=gl.SliceLayout(0, LX))[None, :]
-    stage(xf, settle_tiles(peek_tiles(p, 1, C.boxes), p, 1, guard, T, C.boxes), T, C.boxes)
+    stage(xf, settle_tiles(peek_tiles(p, use, C.boxes), p, use, guard, T, C.boxes), T, C.boxes)
 
 
 @gluon.jit
-def lane_update(C: gl.constexpr, act, h, own, delayed, use, past, counter, target, guard, T: gl.constexpr):
+def lane_update(C: gl.constexpr, h, own, delayed, use, past, guard, T: gl.constexpr):
     """h of one lane after a block: + its own output (pointer ``own``) + the other lanes' delayed sum (pointer ``delayed``)."""
     e = peek_tiles(delayed, past, C.boxes)
     v = peek_tiles(own, use, C.boxes)
-    wait_count(counter, target, guard)
     v = settle_tiles(v, own, use, guard, T, C.boxes)
     e = settle_tiles(e, delayed, past, guard, T, C.boxes)
     return scaled_sum(h, v, e, gl.where(past != 0, 1.0, C.own_scale), C)
 
 
 @gluon.jit
-def lane_layer(mem, buf, model, hs, w, at, step, bad, layer, tok, pos, pid, xo, guard, trace, T: gl.constexpr, C: gl.constexpr):
-    """One layer of this group's lanes. hs: per lane the tiles of its state without the last layer's W2. w: its attention norm. Returns hs, the next layer's w, at, step, bad."""
+def after_mlp(C: gl.constexpr, act, h, n, layer, lane, xo, guard, T: gl.constexpr):
+    """State of a lane before layer ``layer`` (running number n): with the output of W2 of the layer before, if that was a layer of lanes."""
+    own = at_layer(act, n - 1, C) + C.at_m + (1 + lane) * C.padded_hidden + xo
+    delayed = at_layer(act, n - 1 - C.delay, C) + C.at_e + (C.lanes + lane) * C.padded_hidden + xo
+    use = (layer > C.common_layers).to(gl.int32)
+    past = ((layer > C.common_layers) & (layer > C.past_from)).to(gl.int32)
+    return lane_update(C, h, own, delayed, use, past, guard, T)
+
+
+@gluon.jit
+def lane_step(C: gl.constexpr, counter, step, guard):
+    """Begin a step of a group, once the step before the last is done everywhere. Returns the new count."""
+    begin_step(counter)
+    wait_count(counter, step * C.lane.ctas, guard)
+    return step + 1
+
+
+@gluon.jit
+def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, guard, trace, T: gl.constexpr, C: gl.constexpr):
+    """QKV, attention and O of one lane of the group in its layer, and between them W13 and W2 of the other lane in its own.
+
+    So every value has a phase of the other lane to travel: a phase needs what was made two phases before. The first half has no W13 and W2, the
+    last no QKV (but adds the last W2), attention and O. hs: states of (this lane, the other); w: this lane's attention norm.
+    Returns hs exchanged, the next half's w, at, step, bad.
+    """
     ring, kv, xs, full, empty = mem
     act, lse, counters, group = buf
     norms, bias, angles, kcache, vcache = model
     G: gl.constexpr = C.lane
     H: gl.constexpr = C.head_size
-    LANES: gl.constexpr = C.group_lanes
     QKV_LANE: gl.constexpr = (G.heads + 2 * G.kv_heads) * H
-    counter = counters + 32 * (1 + group)
+    group_counter = counters + 32 * (1 + group)
     rank = pid % G.ctas
+    turn = half & 1
+    lane = group * 2 + turn
+    other = group * 2 + 1 - turn
+    layer = C.common_layers + half // 2
+    other_layer = C.common_layers + (half - 1) // 2
+    n_own = gl.where(half < C.halves - 1, 1, 0)
+    n_other = gl.where(half > 0, 1, 0)
     n = tok * C.layers + layer
+    m = tok * C.layers + other_layer
     a = at_layer(act, n, C)
+    b = at_layer(act, m, C)
     ahead = clear_distance(n, C.act)
-    unit = (layer - C.common_layers) * G.units_layer
-    trace_at = C.common_layers * 5 + (layer - C.common_layers) * (1 + 4 * LANES)
+    ahead_other = clear_distance(m, C.act)
+    own_unit = half // 2 * G.units_layer
+    other_unit = (half - 1) // 2 * G.units_layer
+    trace_at = C.common_layers * 5 + half * 5
     xd = xs._reinterpret(T, [C.boxes, C.segments_d if C.segments_d > 8 else 8, 64], xs.layout)
-    # norm and QKV, lane after lane
+    # norm and QKV
+    t0 = now(C, pid)
     guard = at_place(guard, AT_QKV, layer, pid)
-    for k in range(LANES):
-        t0 = now(C, pid)
-        lane = group * LANES + k
-        begin_step(counter)
-        step += 1
-        h = after_mlp(C, act, hs[0], n, layer, lane, counter, step, xo, guard, T)
-        bad = stage_normed(C, xd, h, w, bad, layer, T)
-        hs = rotated(hs, h, LANES)
-        t1 = now(C, pid)
-        first, units = share(unit, G.units_qkv, rank, G.ctas, 2)
-        at = run_pairs(C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_qkv + lane * QKV_LANE, ahead, bias), C.segments_d, QKV, G)
-        unit += G.units_qkv
-        record(trace, pid, trace_at + k, t0, t0, t1, C)
-    # attention: each CTA serves one lane
-    w = load_tiles(norms + (2 * layer + 1) * C.padded_hidden + xo, C.boxes)
+    step = lane_step(C, group_counter, step, guard)
+    w_ffn = load_tiles(norms + (2 * other_layer + 1) * C.padded_hidden + xo, C.boxes)
+    h = after_mlp(C, act, hs[0], n, layer, lane, xo, guard, T)
+    bad = stage_normed(C, xd, h, w, bad, layer, T)
+    t1 = now(C, pid)
+    first, pairs = share(own_unit + turn * G.units_qkv, G.units_qkv, rank, G.ctas, 2)
+    ctx = (a + C.at_qkv + lane * QKV_LANE, ahead, bias)
+    at = run_pairs(C, ring, full, empty, xd, step >> 30, at, first, pairs * n_own, ctx, C.segments_d, QKV, G)
+    record(trace, pid, trace_at, t0, t0, t1, C)
+    # norm, gate and up of the other lane
+    t0 = now(C, pid)
+    guard = at_place(guard, AT_W13, other_layer, pid)
+    step = lane_step(C, group_counter, step, guard)
+    past = ((other_layer >= C.past_from) & (half > 0)).to(gl.int32)
+    own = b + C.at_o + (1 + other) * C.padded_hidden + xo
+    delayed = at_layer(act, m - C.delay, C) + C.at_e + other * C.padded_hidden + xo
+    g = lane_update(C, hs[1], own, delayed, n_other, past, guard, T)
+    bad = stage_normed(C, xd, g, w_ffn, bad, other_layer, T)
+    t1 = now(C, pid)
+    first, pairs = share(other_unit + 2 * (G.units_qkv + G.units_o) + (1 - turn) * G.units_w13, G.units_w13, rank, G.ctas, 2)
+    ctx = (b + C.at_u + other * G.ffn, ahead_other)
+    at = run_pairs(C, ring, full, empty, xd, step >> 30, at, first, pairs * n_other, ctx, C.segments_d, GATE, G)
+    record(trace, pid, trace_at + 1, t0, t0, t1, C)
+    # attention
     t0 = now(C, pid)
     guard = at_place(guard, AT_ATTENTION, layer, pid)
+    step = lane_step(C, group_counter, step, guard)
+    t1 = now(C, pid)
     item = rank // G.splits
     split = rank % G.splits
-    mine = item // G.kv_heads
-    lane = group * LANES + mine
     head = item % G.kv_heads
-    begin_step(counter)
-    step += 1
-    target = (step + 1 - LANES + mine) * G.ctas
-    t1 = now(C, pid)
     ratio: gl.constexpr = G.heads // G.kv_heads
     qkv = a + C.at_qkv + lane * QKV_LANE
     out = (lane * G.heads + head * ratio) * G.splits + split
@@ -503,80 +545,43 @@ def lane_layer(mem, buf, model, hs, w, at, step, bad, layer, tok, pos, pid, xo, 
     qs = xs._reinterpret(T, [2 * C.boxes, 64, 32], kv.layout)
     new = (qkv + (G.heads + head) * H, qkv + (G.heads + G.kv_heads + head) * H)
     row = ((layer * C.kv_heads + lane * G.kv_heads + head).to(gl.int64) * C.context + pos) * H
-    at = attend(C, kv, full, empty, qs, step >> 30, at, layer, pos, split, item < LANES * G.kv_heads, qkv + head * (ratio * H), new,
-                (kcache + row, vcache + row), angles, a + C.at_part + out * H, logs + out, ahead,
-                clear_distance(n, C.lse), counter, target, guard, ratio, G.splits)  # fmt: skip
-    record(trace, pid, trace_at + LANES, t0, t1, t1, C)
+    mine = (item // G.kv_heads == turn) & (n_own != 0)
+    at = attend(C, kv, full, empty, qs, step >> 30, at, layer, pos, split, mine, qkv + head * (ratio * H), new, (kcache + row, vcache + row),
+                angles, a + C.at_part + out * H, logs + out, ahead, clear_distance(n, C.lse), counters, 0, guard, ratio,
+                G.splits, False)  # fmt: skip
+    record(trace, pid, trace_at + 2, t0, t0, t1, C)
+    # down projection of the other lane
+    w = load_tiles(norms + (2 * C.common_layers + 2 * ((half + 1) // 2)) * C.padded_hidden + xo, C.boxes)
+    t0 = now(C, pid)
+    guard = at_place(guard, AT_W2, other_layer, pid)
+    if C.exchange:
+        if (turn == 1) & (n_own != 0):
+            make_delayed_sums(C, act, n, pid, at_place(guard, AT_REDUCE, layer, pid), T)
+    step = lane_step(C, group_counter, step, guard)
+    tw = now(C, pid)
+    xf = xs._reinterpret(T, [C.boxes, G.segments_f if G.segments_f > 8 else 8, 64], xs.layout)
+    stage_hidden(C, xf, b + C.at_u + other * G.ffn, n_other, guard, T, G.segments_f)
+    t1 = now(C, pid)
+    first, pairs = share(other_unit + 2 * (G.units_qkv + G.units_o + G.units_w13) + (1 - turn) * G.units_w2, G.units_w2, rank, G.ctas, 2)
+    ctx = (b + C.at_m + (1 + other) * C.padded_hidden, ahead_other)
+    at = run_pairs(C, ring, full, empty, xf, step >> 30, at, first, pairs * n_other, ctx, G.segments_f, DELTA, G)
+    record(trace, pid, trace_at + 3, t0, tw, t1, C)
     # output projection
+    t0 = now(C, pid)
     guard = at_place(guard, AT_O, layer, pid)
+    step = lane_step(C, group_counter, step, guard)
+    tw = now(C, pid)
     start, parts = span(C, layer, pos)
     xq = xs._reinterpret(T, [C.boxes, G.segments_o if G.segments_o > 8 else 8, 64], xs.layout)
-    for k in range(LANES):
-        t0 = now(C, pid)
-        lane = group * LANES + k
-        begin_step(counter)
-        step += 1
-        wait_count(counter, (step - k) * G.ctas, guard)
-        tw = now(C, pid)
-        at_head = lane * G.heads * G.splits
-        x = combine(C, a + C.at_part + at_head * H, logs + at_head, gl.minimum(parts, G.splits), guard, G.segments_o, G.splits)
-        stage(xq, x, T, C.boxes)
-        t1 = now(C, pid)
-        first, units = share(unit, G.units_o, rank, G.ctas, 2)
-        ctx = (a + C.at_o + (1 + lane) * C.padded_hidden, ahead)
-        at = run_pairs(C, ring, full, empty, xq, step >> 30, at, first, units, ctx, G.segments_o, DELTA, G)
-        unit += G.units_o
-        record(trace, pid, trace_at + LANES + 1 + k, t0, tw, t1, C)
-    # norm, gate and up
-    guard = at_place(guard, AT_W13, layer, pid)
-    past = (layer >= C.past_from).to(gl.int32)
-    for k in range(LANES):
-        t0 = now(C, pid)
-        lane = group * LANES + k
-        begin_step(counter)
-        step += 1
-        own = a + C.at_o + (1 + lane) * C.padded_hidden + xo
-        delayed = at_layer(act, n - C.delay, C) + C.at_e + lane * C.padded_hidden + xo
-        h = lane_update(C, act, hs[0], own, delayed, 1, past, counter, (step + 1 - LANES) * G.ctas, guard, T)
-        bad = stage_normed(C, xd, h, w, bad, layer, T)
-        hs = rotated(hs, h, LANES)
-        t1 = now(C, pid)
-        first, units = share(unit, G.units_w13, rank, G.ctas, 2)
-        at = run_pairs(C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_u + lane * G.ffn, ahead), C.segments_d, GATE, G)
-        unit += G.units_w13
-        record(trace, pid, trace_at + 2 * LANES + 1 + k, t0, t0, t1, C)
-    # down projection
-    w = load_tiles(norms + (2 * layer + 2) * C.padded_hidden + xo, C.boxes)
-    guard = at_place(guard, AT_W2, layer, pid)
-    xf = xs._reinterpret(T, [C.boxes, G.segments_f if G.segments_f > 8 else 8, 64], xs.layout)
-    for k in range(LANES):
-        t0 = now(C, pid)
-        lane = group * LANES + k
-        begin_step(counter)
-        step += 1
-        if C.exchange:
-            if k == 0:
-                make_delayed_sums(C, act, n, pid, at_place(guard, AT_REDUCE, layer, pid), T)
-        wait_count(counter, (step + 1 - LANES) * G.ctas, guard)
-        tw = now(C, pid)
-        stage_hidden(C, xf, a + C.at_u + lane * G.ffn, guard, T, G.segments_f)
-        t1 = now(C, pid)
-        first, units = share(unit, G.units_w2, rank, G.ctas, 2)
-        ctx = (a + C.at_m + (1 + lane) * C.padded_hidden, ahead)
-        at = run_pairs(C, ring, full, empty, xf, step >> 30, at, first, units, ctx, G.segments_f, DELTA, G)
-        unit += G.units_w2
-        record(trace, pid, trace_at + 3 * LANES + 1 + k, t0, tw, t1, C)
-    return hs, w, at, step, bad
-
-
-@gluon.jit
-def after_mlp(C: gl.constexpr, act, h, n, layer, lane, counter, step, xo, guard, T: gl.constexpr):
-    """State of a lane before layer ``layer`` (running number n): with the output of W2 of the layer before, if that was a layer of lanes."""
-    own = at_layer(act, n - 1, C) + C.at_m + (1 + lane) * C.padded_hidden + xo
-    delayed = at_layer(act, n - 1 - C.delay, C) + C.at_e + (C.lanes + lane) * C.padded_hidden + xo
-    use = (layer > C.common_layers).to(gl.int32)
-    past = ((layer > C.common_layers) & (layer > C.past_from)).to(gl.int32)
-    return lane_update(C, act, h, own, delayed, use, past, counter, (step + 1 - C.group_lanes) * C.lane.ctas, guard, T)
+    at_head = lane * G.heads * G.splits
+    x = combine(C, a + C.at_part + at_head * H, logs + at_head, gl.minimum(parts, G.splits) * n_own, guard, G.segments_o, G.splits)
+    stage(xq, x, T, C.boxes)
+    t1 = now(C, pid)
+    first, pairs = share(own_unit + 2 * G.units_qkv + turn * G.units_o, G.units_o, rank, G.ctas, 2)
+    ctx = (a + C.at_o + (1 + lane) * C.padded_hidden, ahead)
+    at = run_pairs(C, ring, full, empty, xq, step >> 30, at, first, pairs * n_own, ctx, G.segments_o, DELTA, G)
+    record(trace, pid, trace_at + 4, t0, tw, t1, C)
+    return (g, h), w, at, step, bad
 
 
 # --- consumer: head -------------------------------------------------------------------------------------------------------------
@@ -626,7 +631,7 @@ def read_lane_sum(C: gl.constexpr, total, tok, xo, guard):
 
 
 @gluon.jit
-def consumer(mem, token_bar, halts, act, lse, total, words, counters, model, head_io, host, trace, pid, first_token, position,
+def consumer(mem, token_bar, halts, act, lse, total, words, sums, picks, counters, model, head_io, host, trace, pid, first_token, position,
              C: gl.constexpr):  # fmt: skip
     ring, kv, xs, full, empty = mem
     norms, bias, cos, sin, kcache, vcache = model
@@ -644,11 +649,13 @@ def consumer(mem, token_bar, halts, act, lse, total, words, counters, model, hea
     guard = (abort.to(gl.int64), gl.load(ints + 5), pid)
     xd = xs._reinterpret(T, [C.boxes, NX, 64], xs.layout)
     stop_ids = load_stop_ids(ints)
+    temperature = gl.load(floats)
+    rounds = pid * 0
     token = first_token
     tok = pid * 0
     at = (pid * 0, pid * 0)
     step = pid * 0
-    lane_step = pid * 0
+    lane_steps = pid * 0
     going = pid >= 0
     while going:
         pos = position + tok
@@ -665,24 +672,16 @@ def consumer(mem, token_bar, halts, act, lse, total, words, counters, model, hea
             step += 1
             h = add_common(C, act, h, (tok + 1) * C.common_layers, counters, step, xo, guard, T)
         if C.common_layers < C.layers:
-            hs = ()
-            for k in gl.static_range(gl.constexpr(C.group_lanes)):
-                hs = hs + (h,)
-            for layer in range(C.common_layers, C.layers):
-                hs, w, at, lane_step, bad = lane_layer(mem, buf, rotated_model, hs, w, at, lane_step, bad, layer, tok, pos, pid, xo, guard, trace, T, C)
+            hs = (h, h)
+            for half in range(C.halves):
+                hs, w, at, lane_steps, bad = half_layer(mem, buf, rotated_model, hs, w, at, lane_steps, bad, half, tok, pos, pid, xo, guard, trace, T, C)
             t0 = now(C, pid)
-            counter = counters + 32 * (1 + group)
             guard = at_place(guard, AT_HEAD, C.layers, pid)
+            # the first lane of the group is complete; the second needs its last W2
             last = pid * 0 + C.layers
-            for k in range(C.group_lanes):
-                begin_step(counter)
-                lane_step += 1
-                h = after_mlp(C, act, hs[0], (tok + 1) * C.layers, last, group * C.group_lanes + k, counter, lane_step, xo, guard, T)
-                hs = rotated(hs, h, C.group_lanes)
+            h = after_mlp(C, act, hs[0], (tok + 1) * C.layers, last, group * 2 + 1, xo, guard, T)
+            hs = (h, hs[1])
             write_lane_sum(C, total, hs, w, group, rank, tok, xo)
-            begin_step(counters)
-            step += 1
-            wait_count(counters, step * C.ctas, guard)
             h = read_lane_sum(C, total, tok, xo, guard)
         if (C.common_layers < C.layers) and C.head_mean:
             stage(xd, h, T, C.boxes)
@@ -701,7 +700,11 @@ def consumer(mem, token_bar, halts, act, lse, total, words, counters, model, hea
         guard = at_place(guard, AT_SAMPLE, C.layers, pid)
         wait_count(counters, step * C.ctas, guard)
         tw = now(C, pid)
-        token, state = choose(words, tok, stop_ids, abort, max_tokens, guard, C)
+        top = read_best(words, tok, guard, C)
+        token = token_of(top)
+        if (temperature > 0.0) & (top < BAD):
+            token, step, rounds = draw(C, logits, first, units, top, ints, floats, sums, picks, counters, step, rounds, tok, pos + 1, pid, guard)
+        state = state_of(top, token, tok, stop_ids, abort, max_tokens, C)
         t1 = now(C, pid)
         report_token(host, pid, tok, token, state)
         record(trace, pid, C.steps - 1, t0, tw, t1, C)
@@ -713,7 +716,7 @@ def consumer(mem, token_bar, halts, act, lse, total, words, counters, model, hea
     if C.common_layers > 0:
         first, pairs = share(0, C.common.units_qkv, pid, C.ctas, 2)
     else:
-        first, pairs = share(0, C.lane.lanes * C.lane.units_qkv, rank, C.lane.ctas, 2)
+        first, pairs = share(0, C.lane.units_qkv, rank, C.lane.ctas, 2)
     for k in range(2 * before_gate(C, pairs)):
         mbarrier.wait(full.index(at[0]), at[1])
         at = advance(C, at, 1)
@@ -724,12 +727,12 @@ def consumer(mem, token_bar, halts, act, lse, total, words, counters, model, hea
 
 
 @gluon.jit(do_not_specialize=("first_token", "position"))
-def decode(weights, keys, values, act, lse, total, words, counters, halts, norms, bias, cos, sin, kcache, vcache, table, logits, ints, floats,
+def decode(weights, keys, values, act, lse, total, words, sums, picks, counters, halts, norms, bias, cos, sin, kcache, vcache, table, logits, ints, floats,
            tokens, status, stop_word, error, trace, first_token, position, C: gl.constexpr):  # fmt: skip
     """One launch, C.ctas programs, cooperative: decode from ``first_token`` at ``position`` until the generation ends.
 
     weights: descriptor of [units * boxes * 64, 64], box [64, 64]; keys, values: of the KV cache [layers * K * context, h], box [64, 32].
-    act, lse, total, words: hand-over buffers, all ones at the start; counters, halts: zero at the start.
+    act, lse, total, words, sums, picks: hand-over buffers, all ones at the start; counters, halts: zero at the start.
     """
     pid = gl.program_id(0)
     T: gl.constexpr = act.dtype.element_ty
@@ -749,7 +752,7 @@ def decode(weights, keys, values, act, lse, total, words, counters, halts, norms
     model = (norms, bias, cos, sin, kcache, vcache)
     gl.warp_specialize(
         [
-            (consumer, (mem, token_bar, halts, act, lse, total, words, counters, model, (table, logits, ints, floats),
+            (consumer, (mem, token_bar, halts, act, lse, total, words, sums, picks, counters, model, (table, logits, ints, floats),
                         (tokens, status, stop_word, error), trace, pid, first_token, position, C)),  # fmt: skip
             (producer, (weights, keys, values, ring, kv, full, empty, token_bar, halts, pid, position, C)),
         ],

@@ -59,15 +59,17 @@ class GluonPath:
             "lse": PARITIES * plan.lse * 4,
             "total": 4 * plan.groups * plan.padded_hidden * 4,
             "words": 4 * (plan.ctas + 1) * 8,
+            "sums": 4 * plan.ctas * 16 * 8,
+            "picks": 4 * plan.ctas * 8,
         }
-        types = {"act": self.dtype, "lse": torch.float32, "total": torch.float32, "words": torch.int64}
+        types = {"act": self.dtype, "lse": torch.float32, "total": torch.float32}
         offsets, end = {}, 0
         for name, size in sizes.items():
             offsets[name] = end
             end += -(-size // 256) * 256
         self.flags = torch.empty(end, dtype=torch.uint8, device=device)
         for name, size in sizes.items():
-            setattr(self, name, self.flags[offsets[name] : offsets[name] + size].view(types[name]))
+            setattr(self, name, self.flags[offsets[name] : offsets[name] + size].view(types.get(name, torch.int64)))
         self.counters = torch.zeros(COUNTERS + plan.ctas, dtype=torch.int32, device=device)
         self.halts = self.counters[COUNTERS:]
         self.logits = torch.empty(plan.vocab, dtype=torch.float32, device=device)
@@ -118,7 +120,7 @@ class GluonPath:
 
         control, params = self.control, self.params
         decode[(self.plan.ctas,)](
-            self.weight_rows, self.keys, self.values, self.act, self.lse, self.total, self.words, self.counters, self.halts,
+            self.weight_rows, self.keys, self.values, self.act, self.lse, self.total, self.words, self.sums, self.picks, self.counters, self.halts,
             self.norms, self.bias, self.cos, self.sin, self.cache.k, self.cache.v, self.embedding, self.logits, params.ints, params.floats,
             control.ring, control.status, control.stop_word, control.error, self.trace, first_token, position, self.plan,
             num_warps=4, launch_cooperative_grid=True,
@@ -126,7 +128,7 @@ class GluonPath:
 
     def close(self) -> None:
         """Free the packed weights and the scratch."""
-        for name in ("weights", "weight_rows", "keys", "values", "flags", "act", "lse", "total", "words"):
+        for name in ("weights", "weight_rows", "keys", "values", "flags", "act", "lse", "total", "words", "sums", "picks"):
             setattr(self, name, None)
 
 

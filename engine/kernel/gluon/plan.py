@@ -188,9 +188,20 @@ class Plan:
         return self.first_head_unit + self.units_head
 
     @property
+    def head_values(self) -> int:
+        """Logits of one CTA, rounded up to a power of two (at least 128)."""
+        pairs = -(-self.units_head // (2 * self.ctas))
+        return max(128, 1 << (pairs * 2 * self.rows - 1).bit_length())
+
+    @property
     def steps(self) -> int:
         """Profile records of one token."""
-        return self.common_layers * 5 + (self.layers - self.common_layers) * (1 + 4 * self.group_lanes) + self.group_lanes + 3
+        return self.common_layers * 5 + self.halves * 5 + 2
+
+    @property
+    def halves(self) -> int:
+        """Half layers of a group's two lanes: one lane is half a layer behind the other."""
+        return 2 * (self.layers - self.common_layers) + 1
 
 
 def _align(n: int) -> int:
@@ -360,7 +371,7 @@ def unsupported(config: ModelConfig, ctas: int) -> str | None:
     if present == config.n_layers or Reduction.PRESENT in reductions[present:]:
         return "layers with present sums after others"
     past = [i for i, kind in enumerate(reductions) if kind == Reduction.PAST]
-    if past and (past != list(range(past[0], config.n_layers)) or not 1 <= config.delay <= 2):
+    if past and (past != list(range(past[0], config.n_layers)) or config.delay != 2):
         return f"this pattern of delayed sums (delay {config.delay})"
     for name, columns in (("attention width", config.q_size), ("FFN size", config.ffn_size)):
         if columns % (lanes * kw) or segments(columns, kw) * kw != columns:

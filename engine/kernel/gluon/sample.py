@@ -7,7 +7,7 @@ best value and, among ties, the lowest id. Every CTA reads all words and so know
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from engine.kernel.gluon.flags import cta_barrier, load_relaxed, read_words
+from engine.kernel.gluon.flags import arrive, cta_barrier, load_relaxed, read_words, wait_count
 
 LOWEST = gl.constexpr(-(1 << 63))
 BAD = gl.constexpr(0x7FFFFFFE00000000)  # above every finite value: a CTA saw NaN or infinity
@@ -73,20 +73,170 @@ def load_stop_ids(ints):
 
 
 @gluon.jit
-def choose(words, tok, stop_ids, abort, max_tokens, guard, C: gl.constexpr):
-    """(token id, state) of the step; the same in every CTA."""
-    WORDS: gl.constexpr = C.ctas + 1
+def best_word(words, slot, width: gl.constexpr, count: gl.constexpr, guard):
+    """Maximum of ``count`` words once all are there."""
     L: gl.constexpr = gl.BlockedLayout([2], [32], [4], [0])
     idx = gl.arange(0, 256, layout=L)
-    inside = idx < WORDS
-    w = read_words(words + (tok & 3) * WORDS + gl.minimum(idx, WORDS - 1), inside.to(gl.int32), guard)
-    top = gl.max(gl.where(inside, w, LOWEST), axis=0)
-    token = 0x7FFFFFFF - (top & 0x7FFFFFFF).to(gl.int32)
+    inside = idx < count
+    w = read_words(words + slot * width + gl.minimum(idx, count - 1), inside.to(gl.int32), guard)
+    return gl.max(gl.where(inside, w, LOWEST), axis=0)
+
+
+@gluon.jit
+def read_best(words, tok, guard, C: gl.constexpr):
+    """The best word of the step; the same in every CTA."""
+    return best_word(words, tok & 3, C.ctas + 1, C.ctas + 1, guard)
+
+
+@gluon.jit
+def token_of(word):
+    return 0x7FFFFFFF - (word & 0x7FFFFFFF).to(gl.int32)
+
+
+@gluon.jit
+def state_of(top, token, tok, stop_ids, abort, max_tokens, C: gl.constexpr):
+    """State of the generation after this token."""
     is_stop = gl.max((stop_ids == token).to(gl.int32), axis=0)
     state = gl.where(is_stop != 0, FINISH_STOP, gl.where(tok + 1 >= max_tokens, FINISH_LENGTH, RUNNING))
     state = gl.where(top >= STOP, FINISH_CANCELLED, gl.where(top >= BAD, FINISH_ERROR, state))
     state = gl.where((top < BAD) & ((token < 0) | (token >= C.vocab)), FINISH_ERROR, state)
-    return token, gl.where(load_relaxed(abort) != 0, FINISH_ERROR, state)
+    return gl.where(load_relaxed(abort) != 0, FINISH_ERROR, state)
+
+
+# --- drawing: see engine/sampling.py for the definition -------------------------------------------------------------------------
+
+
+@gluon.jit
+def ordered_key(x):
+    """int64 whose order is that of the float32 values."""
+    return order_word(x, 0x7FFFFFFF + 0 * x.to(gl.int32)) >> 32
+
+
+@gluon.jit
+def philox(ids, position, low, high):
+    """First word of Philox4x32-10 with counter (id, position, 0, 0) and key (low, high), as int64 in [0, 2**32)."""
+    M: gl.constexpr = 0xFFFFFFFF
+    c0 = ids.to(gl.int64)
+    c1 = c0 * 0 + position
+    c2 = c0 * 0
+    c3 = c0 * 0
+    k0 = low.to(gl.int64) & M
+    k1 = high.to(gl.int64) & M
+    for _ in gl.static_range(10):
+        a = c0 * 0xD2511F53
+        b = c2 * 0xCD9E8D57
+        c0 = ((b >> 32) & M) ^ c1 ^ k0
+        c1 = b & M
+        c2 = ((a >> 32) & M) ^ c3 ^ k1
+        c3 = a & M
+        k0 = (k0 + 0x9E3779B9) & M
+        k1 = (k1 + 0xBB67AE85) & M
+    return c0
+
+
+@gluon.jit
+def gumbel(ids, position, low, high):
+    u = (philox(ids, position, low, high).to(gl.float32) + 0.5) * 2.3283064365386963e-10
+    u = gl.minimum(u, 0.999999940395355224609375)
+    series = u * (1.0 + u * (0.5 + u * (0.3333333333333333 + u * (0.25 + u * 0.2))))
+    return -gl.log(gl.where(u < 0.03125, series, -gl.log(1.0 - u)))
+
+
+@gluon.jit
+def exchange(C: gl.constexpr, count, mass, sums, counters, step, rounds, pid, guard):
+    """Sum of count and mass [16] over all CTAs; the same in every CTA. One step of all CTAs. Returns count, mass, step, rounds."""
+    slot = (rounds & 3) * (C.ctas * 16)
+    later = ((rounds + 2) & 3) * (C.ctas * 16)
+    word = (count.to(gl.int64) << 32) | (mass.to(gl.int32, bitcast=True).to(gl.int64) & 0xFFFFFFFF)
+    j = gl.arange(0, 16, layout=count.type.layout)
+    gl.store(sums + later + pid * 16 + j, word * 0 - 1)
+    gl.store(sums + slot + pid * 16 + j, word)
+    cta_barrier()
+    arrive(counters)
+    step += 1
+    wait_count(counters, step * C.ctas, guard)
+    L: gl.constexpr = gl.BlockedLayout([1, 1], [2, 16], [4, 1], [1, 0])
+    row = gl.arange(0, 32, layout=gl.SliceLayout(1, L))
+    col = gl.arange(0, 16, layout=gl.SliceLayout(0, L))
+    counts = gl.zeros([32, 16], gl.int32, layout=L)
+    masses = gl.zeros([32, 16], gl.float32, layout=L)
+    for b in range((C.ctas + 31) // 32):
+        cta = b * 32 + row
+        inside = (cta < C.ctas)[:, None]
+        p = sums + slot + gl.minimum(cta, C.ctas - 1)[:, None] * 16 + col[None, :]
+        w = read_words(p, inside.to(gl.int32) + 0 * col[None, :], guard)
+        counts += gl.where(inside, (w >> 32).to(gl.int32), 0)
+        masses += gl.where(inside, (w & 0xFFFFFFFF).to(gl.int32).to(gl.float32, bitcast=True), 0.0)
+    total = gl.convert_layout(gl.sum(counts, axis=0), count.type.layout)
+    return total, gl.convert_layout(gl.sum(masses, axis=0), count.type.layout), step, rounds + 1
+
+
+@gluon.jit
+def search(C: gl.constexpr, keys, mass, low, high, k, share, sums, counters, step, rounds, pid, guard, BY_MASS: gl.constexpr):
+    """The highest key x in [low, high) for which the keys >= x number at least k, or (BY_MASS) hold ``share`` of the mass of those >= low.
+
+    Sixteen candidates a round, so at most eight rounds for 32-bit keys. keys [n] int64, mass [n] float32 of this CTA.
+    """
+    L: gl.constexpr = gl.BlockedLayout([16, 1], [1, 32], [1, 4], [1, 0])
+    mine = gl.convert_layout(keys, gl.SliceLayout(0, L))[None, :]
+    weight = gl.convert_layout(mass, gl.SliceLayout(0, L))[None, :]
+    j = gl.arange(0, 16, layout=gl.SliceLayout(1, L))
+    target = share * 0.0 - 1.0
+    while high - low > 1:
+        width = (high - low + 15) // 16
+        above = mine >= (low + j.to(gl.int64) * width)[:, None]
+        count = gl.sum(above.to(gl.int32), axis=1)
+        held = gl.sum(gl.where(above, weight, 0.0), axis=1)
+        count, held, step, rounds = exchange(C, count, held, sums, counters, step, rounds, pid, guard)
+        if BY_MASS:
+            first = gl.max(gl.where(j == 0, held, 0.0), axis=0)
+            target = gl.where(target < 0.0, share * first, target)
+            enough = held >= target
+        else:
+            enough = count >= k
+        last = gl.max(gl.where(enough | (j == 0), j, 0), axis=0)
+        low = low + last.to(gl.int64) * width
+        high = gl.minimum(high, low + width)
+    return low, step, rounds
+
+
+@gluon.jit
+def draw(C: gl.constexpr, logits, first, pairs, top, ints, floats, sums, picks, counters, step, rounds, tok, position, pid, guard):
+    """Temperature, top-k, top-p, min-p and the Gumbel maximum over all CTAs. Returns token, step, rounds.
+
+    ``top``: the best word of the greedy choice; first, pairs: this CTA's share of the head, whose logits it wrote itself.
+    """
+    L: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    e = gl.arange(0, C.head_values, layout=L)
+    token = ((first + e // (2 * C.rows) * C.ctas) * 2 * C.rows) + e % (2 * C.rows)
+    inside = (e // (2 * C.rows) < pairs) & (token < C.vocab)
+    temperature = gl.load(floats)
+    scaled = gl.load(logits + token, mask=inside, other=float("-inf"), cache_modifier=".cg") / temperature
+    best_bits = (top >> 32).to(gl.int32)
+    best = (best_bits ^ ((best_bits >> 31) & 0x7FFFFFFF)).to(gl.float32, bitcast=True) / temperature
+    picked = token_of(top)
+    if best - best == 0.0:  # a temperature so small that the quotient overflows is greedy
+        keys = ordered_key(scaled)
+        mass = gl.where(inside, gl.exp(scaled - best), 0.0)
+        low = top * 0 - 0x7F800001  # below every finite value
+        high = (top * 0) + gl.max(ordered_key(gl.full([128], 0.0, gl.float32, layout=L) + best), axis=0) + 1
+        top_k = gl.load(ints + 1)
+        top_p = gl.load(floats + 1)
+        if (top_k > 0) & (top_k < C.vocab):
+            low, step, rounds = search(C, keys, mass, low, high, top_k, top_p, sums, counters, step, rounds, pid, guard, False)
+        if top_p < 1.0:
+            low, step, rounds = search(C, keys, mass, low, high, top_k, top_p, sums, counters, step, rounds, pid, guard, True)
+        kept = inside & (keys >= low) & (scaled >= best + gl.load(floats + 2)) & (scaled >= best - 26.0)
+        noisy = gl.where(kept, scaled + gumbel(token, position, gl.load(ints + 2), gl.load(ints + 3)), float("-inf"))
+        word = gl.max(gl.where(kept, order_word(noisy, token), LOWEST), axis=0)
+        gl.store(picks + ((tok + 2) & 3) * C.ctas + pid, word * 0 - 1)
+        gl.store(picks + (tok & 3) * C.ctas + pid, word)
+        cta_barrier()
+        arrive(counters)
+        step += 1
+        wait_count(counters, step * C.ctas, guard)
+        picked = token_of(best_word(picks, tok & 3, C.ctas, C.ctas, guard))
+    return picked, step, rounds
 
 
 @gluon.jit
