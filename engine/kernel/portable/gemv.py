@@ -89,9 +89,7 @@ def _store(s, OUT, bias, M: tl.constexpr, gated: tl.constexpr, biased: tl.conste
 
 
 @triton.jit(noinline=True)
-def gemv(
-    B, C: tl.constexpr, M: tl.constexpr, W, X, OUT, bias, place, tag, gated: tl.constexpr, biased: tl.constexpr, pushed: tl.constexpr
-):
+def gemv(B, C: tl.constexpr, M: tl.constexpr, W, X, OUT, bias, place, tag, gated: tl.constexpr, biased: tl.constexpr, pushed: tl.constexpr):
     """OUT[lane] = W[lane] @ X[lane] for this program's tiles. W [L, N, K], X float32 [L, K].
 
     pushed: the outputs also go to the other ranks, as words [sources, N] at ``place`` with this tag.

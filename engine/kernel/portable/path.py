@@ -11,8 +11,8 @@ from engine.kernel.cache import KVCache
 from engine.kernel.control import Control
 from engine.kernel.params import ParamBlock
 from engine.kernel.peers import Peers
-from engine.kernel.portable.kernel import monokernel
 from engine.kernel.portable.exchange import SIGN_ABORT
+from engine.kernel.portable.kernel import monokernel
 from engine.kernel.portable.shape import Buffers, Matrix, Shape, ceil_div, power_of_two
 from engine.weights import ModelWeights, Shard
 

@@ -1,0 +1,93 @@
+"""Memory that all ranks of an engine see: on GPUs torch's symmetric memory, in tests on the CPU a shared file.
+
+Every rank owns an inbox; the others write into it. NVLink multicast is never used: peers are reached by plain stores.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+import torch
+
+from engine.errors import DeviceError
+from engine.weights import Shard
+
+os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+
+
+class Peers:
+    """What one rank knows of the others. Make it with ``ranks`` processes at once; ``allocate`` is collective."""
+
+    def __init__(self, rank: int, ranks: int, device: torch.device, port: int):
+        """``port``: of the store that rank 0 serves (``serve_store``)."""
+        import torch.distributed as dist
+
+        self.shard, self.device = Shard(rank, ranks), device
+        self._files: list[Path] = []
+        self._memory = None
+        store = dist.TCPStore("127.0.0.1", port, is_master=False)
+        self._store = dist.PrefixStore("ranks", store)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+            dist.init_process_group("cpu:gloo,cuda:nccl", store=store, rank=rank, world_size=ranks)
+
+    def allocate(self, words: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """(this rank's inbox, int64 [words], zeroed; addresses of all inboxes, int64 [ranks], on the device)."""
+        if self.device.type == "cuda":
+            inbox, addresses = self._symmetric(words)
+        else:
+            inbox, addresses = self._shared_files(words)
+        self.barrier("inboxes")
+        return inbox, torch.tensor(addresses, dtype=torch.int64, device=self.device)
+
+    def barrier(self, name: str) -> None:
+        """Wait for all ranks; each name once. Raises DeviceError after five minutes."""
+        from datetime import timedelta
+
+        if self._store.add(name, 1) == self.shard.ranks:
+            self._store.set(f"{name} done", "1")
+        try:
+            self._store.wait([f"{name} done"], timedelta(minutes=5))
+        except Exception as error:
+            raise DeviceError(f"GPU {self.shard.rank} waited in vain for the others ({name}): {error}") from error
+
+    def close(self) -> None:
+        import torch.distributed as dist
+
+        self._memory = None
+        for file in self._files:
+            file.unlink(missing_ok=True)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _symmetric(self, words: int) -> tuple[torch.Tensor, list[int]]:
+        import torch.distributed as dist
+        import torch.distributed._symmetric_memory as symmetric
+
+        try:
+            inbox = symmetric.empty(words, dtype=torch.int64, device=self.device)
+            self._memory = symmetric.rendezvous(inbox, dist.group.WORLD)
+        except RuntimeError as error:
+            raise DeviceError(f"GPU {self.shard.rank} cannot share its memory with the other GPUs: {error}") from error
+        inbox.zero_()
+        torch.cuda.synchronize(self.device)
+        return inbox, list(self._memory.buffer_ptrs)
+
+    def _shared_files(self, words: int) -> tuple[torch.Tensor, list[int]]:
+        folder = "/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir()
+        handle, own = tempfile.mkstemp(prefix="inbox-", dir=folder)
+        os.ftruncate(handle, words * 8)
+        os.close(handle)
+        self._files.append(Path(own))
+        rank, ranks = self.shard.rank, self.shard.ranks
+        self._store.set(f"inbox {rank}", own)
+        paths = [self._store.get(f"inbox {other}").decode() for other in range(ranks)]
+        self._memory = [torch.from_file(path, shared=True, size=words, dtype=torch.int64) for path in paths]
+        return self._memory[rank], [memory.data_ptr() for memory in self._memory]
+
+
+def serve_store() -> "torch.distributed.TCPStore":
+    """The store through which ranks find each other, on a free port of this host; ends with the object."""
+    import torch.distributed as dist
+
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
