@@ -12,6 +12,7 @@ const entries: Record<string, string> = {
   share: resolve(root, "src/pages/share/main.ts"),
   signin: resolve(root, "src/pages/signin/main.ts"),
   links: resolve(root, "src/pages/links/main.ts"),
+  keys: resolve(root, "src/pages/keys/main.ts"),
   stats: resolve(root, "src/pages/stats/main.ts"),
 };
 

@@ -4,6 +4,7 @@ import type { AcceptedFrame, Boot, ConversationRow, ErrorFrame, GenerateFrame, M
 import { Composer, type Typed } from "../chat/composer";
 import { LogView } from "../chat/log";
 import { Instrument } from "../instrument/instrument";
+import { openCodeDialog } from "../codegen/dialog";
 import { num, seconds, t } from "../i18n";
 import { Conversation, promptMessages, type Message } from "../store/conversation";
 import { Generation } from "../store/generation";
@@ -636,10 +637,22 @@ export class Playground {
         { label: t("export_markdown"), act: () => this.conversation.id && void this.exportAs(this.conversation.id, "markdown") },
         { label: t("export_json"), act: () => this.conversation.id && void this.exportAs(this.conversation.id, "json") },
         { label: t("import"), act: () => this.importFile() },
+        { label: t("codegen.title"), act: () => this.showCode() },
+        { label: t("keys"), act: () => location.assign("/keys/") },
         { label: t("shortcuts"), key: "Ctrl /", act: () => openShortcuts() },
       ],
       (id) => void this.openConversation(id),
     );
+  }
+
+  /** The request being typed, or the one last sent, as a program. */
+  private showCode(): void {
+    const path = this.conversation.path();
+    const typed = this.composer.request.trim();
+    while (!typed && path.length > 0 && path[path.length - 1]?.role === "assistant") path.pop();
+    const messages = promptMessages(this.settings.value.system, path);
+    if (typed || path.length === 0) messages.push({ role: "user", content: typed || t("codegen.sample") });
+    openCodeDialog({ baseUrl: `${location.origin}/v1`, messages, params: this.settings.params() });
   }
 
   private copyCode(): void {
@@ -653,6 +666,7 @@ export class Playground {
     const items: Parameters<typeof openMenu>[1] = [
       { label: t("new_chat"), icon: "plus", act: () => this.newChat() },
       { label: t("chats"), icon: "menu", act: () => this.openHistory() },
+      { label: t("codegen.title"), icon: "doc", act: () => this.showCode() },
     ];
     if (id) {
       items.push(

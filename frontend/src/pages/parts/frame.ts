@@ -12,7 +12,7 @@ function boot(): Boot {
 }
 
 /** Skip link and application frame (top bar and rail) around a page of its own address. */
-export function siteFrame(page: "links" | "stats", main: HTMLElement, ...extra: HTMLElement[]): HTMLElement[] {
+export function siteFrame(page: "links" | "stats" | "keys", main: HTMLElement, ...extra: HTMLElement[]): HTMLElement[] {
   const { user } = boot();
   const places: { name: string; icon: IconName; href: string }[] = [
     { name: "new", icon: "plus", href: "/" },
