@@ -4,6 +4,8 @@ Letters: T rows (new tokens), S positions so far, D hidden, H query heads, K KV 
 Activations, the KV cache and all sums are float32; weights are used in the type they are stored in.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -11,6 +13,8 @@ from torch import Tensor
 from engine import reference
 from engine.config import ModelConfig
 from engine.weights import LayerWeights, ModelWeights
+
+HALF_MAX = 32768.0  # values up to here are safe in float16
 
 
 class LaneModel:
@@ -53,6 +57,7 @@ class OneLaneModel:
         self._k, self._v = (torch.empty(shape, device=device) for _ in "kv")
         angles = torch.arange(context_tokens, device=device)[:, None] * config.rope_inverse_frequencies().to(device)
         self._rotation = torch.polar(torch.ones_like(angles), angles)  # [context, h / 2] complex
+        self._on_cpu = device.type == "cpu"
         self.length = 0
 
     def reset(self) -> None:
@@ -60,6 +65,8 @@ class OneLaneModel:
 
     @torch.inference_mode()
     def forward(self, ids: list[int], *, all_rows: bool = False) -> Tensor:
+        if len(ids) == 1 and self._on_cpu:
+            return self._step(ids[0])
         start, end = self.length, self.length + len(ids)
         x = self._embedding[torch.tensor(ids, device=self._embedding.device)].float()  # [T, D]
         rotation = self._rotation[start:end, None]  # [T, 1, h / 2]
@@ -70,6 +77,16 @@ class OneLaneModel:
         if not all_rows:
             x = x[-1:]
         return self._head(F.rms_norm(x, (x.shape[-1],), self._norm, self._config.norm_eps))
+
+    def _step(self, token: int) -> Tensor:
+        """One token on a CPU, where the number of operations counts: float32 logits [1, V]."""
+        position = self.length
+        x = self._embedding[token].to(torch.float32, copy=True)  # [D]
+        for index, layer in enumerate(self._layers):
+            window = self._config.layer_windows[index]
+            layer.step(x, self._k[index], self._v[index], position, self._rotation[position], window)
+        self.length += 1
+        return self._head.row(_normed(x, self._norm, self._config.norm_eps)).float()[None]
 
 
 class Matrix:
@@ -90,6 +107,15 @@ class Matrix:
             scale = torch.exp2(torch.ceil(torch.log2(x.abs().amax(-1, keepdim=True).clamp(min=1.0))))
             return self._multiply(x / scale) * scale
         return self._multiply(x)
+
+    def row(self, x: Tensor) -> Tensor:
+        """x [columns] float32 -> [rows] in the weight's type."""
+        if self._any_range:
+            bound = math.sqrt(torch.dot(x, x).item())  # no element is larger
+            if bound > HALF_MAX:
+                scale = 2.0 ** math.ceil(math.log2(bound / HALF_MAX))
+                return torch.mv(self._weight, x.div(scale).to(self._weight.dtype)).float() * scale
+        return torch.mv(self._weight, x.to(self._weight.dtype))
 
     def _multiply(self, x: Tensor) -> Tensor:
         x = x.to(self._weight.dtype)
@@ -129,6 +155,31 @@ class _Layer:
         x = x + self._wo(_attention(qk[:, :heads], k, v, start, end, window))
         gate, up = self._w13(F.rms_norm(x, size, self._ffn_norm, self._eps)).chunk(2, dim=-1)
         return x + self._w2(F.silu(gate) * up)
+
+    def step(self, x: Tensor, k: Tensor, v: Tensor, position: int, rotation: Tensor, window: int | None) -> None:
+        """The same for one row x [D], changed in place."""
+        heads, kv_heads, head_size = self._sizes
+        rows = self._wqkv.row(_normed(x, self._attention_norm, self._eps)).float()
+        if self._bias is not None:
+            rows += self._bias
+        rows = rows.view(-1, head_size)  # [H + 2K, h]
+        qk = rows[: heads + kv_heads]
+        if self._qk_norms is not None:
+            qk = F.rms_norm(qk, (head_size,), None, self._eps) * self._qk_norms
+        qk = torch.view_as_real(torch.view_as_complex(qk.view(-1, head_size // 2, 2)) * rotation).view(-1, head_size)
+        k[:, position] = qk[heads:]
+        v[:, position] = rows[heads + kv_heads :]
+        first = max(0, position + 1 - window) if window is not None else 0
+        q = qk[:heads].view(kv_heads, -1, head_size)
+        scores = torch.bmm(q, k[:, first : position + 1].transpose(1, 2)).mul_(head_size**-0.5)  # [K, G, S]
+        x += self._wo.row(torch.bmm(scores.softmax(-1), v[:, first : position + 1]).view(-1))
+        gate, up = self._w13.row(_normed(x, self._ffn_norm, self._eps)).float().chunk(2)
+        x += self._w2.row(F.silu(gate, inplace=True).mul_(up))
+
+
+def _normed(x: Tensor, scale: Tensor, eps: float) -> Tensor:
+    """RMSNorm of one row x [D]; fewer operations than F.rms_norm needs on a CPU."""
+    return (x * (torch.dot(x, x).item() / len(x) + eps) ** -0.5).mul_(scale)
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, start: int, end: int, window: int | None) -> Tensor:
