@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -14,6 +15,7 @@ from engine.kernel.cache import KVCache
 from engine.kernel.control import Control
 from engine.kernel.params import DEFAULT_SPIN_LIMIT, ParamBlock
 from engine.kernel.path import KernelPath
+from engine.kernel.peers import Peers
 from engine.kernel.portable.path import PortablePath
 from engine.loading import load_config, load_weights, pick_dtype
 from engine.models import resolve
@@ -40,6 +42,7 @@ class MonokernelBackend:
         on_progress=None,
         kernel: str | None = None,
         measure_bandwidth: bool = True,
+        peers: Peers | None = None,
     ):
         report = on_progress or (lambda progress: None)
         kernel = kernel or os.environ.get(KERNEL_VARIABLE, "auto")
@@ -47,19 +50,21 @@ class MonokernelBackend:
             raise InvalidRequest(f"{KERNEL_VARIABLE} must be auto, portable or gluon; got {kernel!r}.")
         source = resolve(model)
         self.config = config = load_config(source)
-        self.device = device = _device(gpus)
+        self.peers, ranks = peers, peers.shard.ranks if peers else 1
+        self.device = device = peers.device if peers else _device(gpus)
         self.dtype = pick_dtype(dtype, config, device)
         reason = PortablePath.supports(config, device, self.dtype)
         if reason:
             raise ModelError(f"{model}: {reason}.")
-        self.weights = load_weights(source, config, dtype=self.dtype, device=device, on_progress=report)
+        shard = peers.shard if peers else None
+        self.weights = load_weights(source, config, dtype=self.dtype, device=device, shard=shard, on_progress=report)
         self.eos_ids = frozenset(config.eos_ids)
         self.context_tokens = min(context_tokens or config.context_tokens, config.context_tokens)
         try:
-            self.control = Control(self.context_tokens, device)
+            self.control = Control(self.context_tokens, device, rank=shard.rank if shard else 0)
             self.params = ParamBlock(device)
-            self.cache = KVCache.allocate(config, self.context_tokens, self.dtype, device)
-            self.portable = PortablePath(config, self.weights, self.cache, self.control, self.params, device)
+            self.cache = KVCache.allocate(config, self.context_tokens, self.dtype, device, ranks)
+            self.portable = PortablePath(config, self.weights, self.cache, self.control, self.params, device, peers)
         except torch.OutOfMemoryError as error:
             raise DeviceError(f"{model}: no memory left on the GPU for a context of {self.context_tokens:,} tokens.") from error
         self.path: KernelPath = self.portable
@@ -116,6 +121,10 @@ class MonokernelBackend:
         self._ids[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
         return self._ids
 
+    @property
+    def ranks(self) -> int:
+        return self.portable.shape.ranks
+
     def _warm_up(self, kernel: str, report) -> None:
         """Compile (about a minute the first time; cached on disk) and choose the path."""
         report(Progress("compile", 0.0, "Compiling the portable kernel"))
@@ -124,8 +133,11 @@ class MonokernelBackend:
                 raise ModelError("The gluon kernel needs a GPU.")
             report(Progress("warmup", 1.0, "Ready"))
             return
+        if self.peers:
+            self.portable.compile()
+            self.peers.barrier("compiled")
         self.speeds["portable"] = self._trial(self.portable)
-        if kernel != "portable":
+        if kernel != "portable" and not self.peers:
             report(Progress("compile", 0.5, "Compiling the fast kernel"))
             self._try_gluon(insist=kernel == "gluon")
         report(Progress("warmup", 1.0, f"Ready ({self.path.name} kernel)"))
@@ -177,14 +189,14 @@ class MonokernelBackend:
             architecture=self.config.architecture,
             backend="monokernel",
             device=name,
-            gpus=1 if on_gpu else 0,
+            gpus=self.ranks if on_gpu else 0,
             dtype=str(self.dtype).removeprefix("torch."),
             parameters=self.config.parameters,
             context_tokens=self.context_tokens,
             vocab_size=self.config.vocab_size,
             bytes_per_token=self.config.bytes_per_token(self.dtype.itemsize),
-            datasheet_bytes_per_s=datasheet_bytes_per_s(name),
-            measured_bytes_per_s=measured,
+            datasheet_bytes_per_s=_times(datasheet_bytes_per_s(name), self.ranks),
+            measured_bytes_per_s=_times(measured, self.ranks),
         )
 
 
@@ -208,8 +220,9 @@ class MonokernelRun:
         self._thread: threading.Thread | None = None
         self._event: torch.cuda.Event | None = None
         self._logits = None
+        self.gather_logits: Callable[[int], list[torch.Tensor]] = lambda index: []  # the other ranks' parts of a row of logits
         if sampling.logprobs is not None:
-            self._logits = torch.zeros(max_tokens, backend.config.vocab_size, dtype=torch.float32, device=backend.device)
+            self._logits = torch.zeros(max_tokens, backend.portable.shape.vocab, dtype=torch.float32, device=backend.device)
         self._control.reset()
         backend.params.write(sampling, sampling.seed or 0, stop_ids, max_tokens, spin_limit)
         ids = backend._upload(prompt_ids)
@@ -269,13 +282,16 @@ class MonokernelRun:
 
     def _token(self, token: int, now: int) -> Token:
         self._seen += 1
-        if self._logits is None:
+        if self._logits is None or self._control.rank != 0:
             return Token(token, now)
-        row = self._logits[self._seen - 1].cpu() if self._thread else self._copy_row(self._seen - 1)
+        row = torch.cat([self.logits_row(self._seen - 1), *self.gather_logits(self._seen - 1)])
         return Token(token, now, *sampler.logprobs(row, token, self._sampling.logprobs))
 
-    def _copy_row(self, index: int) -> torch.Tensor:
-        """Copy a row on a stream of its own: the current stream is busy until the generation ends."""
+    def logits_row(self, index: int) -> torch.Tensor:
+        """This rank's logits from which token ``index`` was chosen, float32 on the CPU. Copied on a stream of its own: the current
+        one is busy until the generation ends."""
+        if self._thread is not None:
+            return self._logits[index].cpu()
         with torch.cuda.stream(torch.cuda.Stream(self._backend.device)):
             return self._logits[index].cpu()
 
@@ -295,12 +311,16 @@ class MonokernelRun:
             time.sleep(0.0005)
 
 
+def _times(value: float | None, count: int) -> float | None:
+    return None if value is None else value * count
+
+
 def _device(gpus) -> torch.device:
     if torch.cuda.is_available() and gpus not in (0, ()):
         index = gpus[0] if isinstance(gpus, tuple) else 0
         wanted = len(gpus) if isinstance(gpus, tuple) else gpus or 1
         if wanted > 1:
-            raise InvalidRequest(f"The monokernel runs on one GPU; {wanted} were asked for.")
+            raise InvalidRequest(f"One rank runs on one GPU; {wanted} were asked for.")
         return torch.device("cuda", index)
     if os.environ.get("TRITON_INTERPRET") == "1":
         return torch.device("cpu")

@@ -5,6 +5,8 @@ Every rank owns an inbox; the others write into it. NVLink multicast is never us
 
 import os
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -12,27 +14,32 @@ import torch
 from engine.errors import DeviceError
 from engine.weights import Shard
 
+BARRIER_SECONDS = 900.0  # the slowest rank may have to load and compile
+
 os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
 
 
 class Peers:
     """What one rank knows of the others. Make it with ``ranks`` processes at once; ``allocate`` is collective."""
 
-    def __init__(self, rank: int, ranks: int, device: torch.device, port: int):
-        """``port``: of the store that rank 0 serves (``serve_store``)."""
+    def __init__(self, rank: int, ranks: int, device: torch.device, port: int, watch: Callable[[], None] = lambda: None):
+        """``port``: of the store that rank 0 serves (``serve_store``). ``watch``: called while this rank waits; raises when another
+        has failed."""
         import torch.distributed as dist
 
-        self.shard, self.device = Shard(rank, ranks), device
+        self.shard, self.device, self._watch = Shard(rank, ranks), device, watch
         self._files: list[Path] = []
         self._memory = None
         store = dist.TCPStore("127.0.0.1", port, is_master=False)
         self._store = dist.PrefixStore("ranks", store)
         if device.type == "cuda":
             torch.cuda.set_device(device)
+            self.barrier("here")
             dist.init_process_group("cpu:gloo,cuda:nccl", store=store, rank=rank, world_size=ranks)
 
     def allocate(self, words: int) -> tuple[torch.Tensor, torch.Tensor]:
         """(this rank's inbox, int64 [words], zeroed; addresses of all inboxes, int64 [ranks], on the device)."""
+        self.barrier("loaded")
         if self.device.type == "cuda":
             inbox, addresses = self._symmetric(words)
         else:
@@ -41,15 +48,18 @@ class Peers:
         return inbox, torch.tensor(addresses, dtype=torch.int64, device=self.device)
 
     def barrier(self, name: str) -> None:
-        """Wait for all ranks; each name once. Raises DeviceError after five minutes."""
-        from datetime import timedelta
-
-        if self._store.add(name, 1) == self.shard.ranks:
-            self._store.set(f"{name} done", "1")
+        """Wait for all ranks; each name once. Raises DeviceError when rank 0 is gone or one does not come in time."""
+        deadline = time.monotonic() + BARRIER_SECONDS
         try:
-            self._store.wait([f"{name} done"], timedelta(minutes=5))
-        except Exception as error:
-            raise DeviceError(f"GPU {self.shard.rank} waited in vain for the others ({name}): {error}") from error
+            count = self._store.add(name, 1)
+            while count < self.shard.ranks and time.monotonic() < deadline:
+                self._watch()
+                time.sleep(0.01)
+                count = self._store.add(name, 0)
+        except RuntimeError as error:  # torch.distributed's errors
+            raise DeviceError(f"GPU {self.shard.rank} lost GPU 0 ({name}): {error}") from error
+        if count < self.shard.ranks:
+            raise DeviceError(f"GPU {self.shard.rank} waited {BARRIER_SECONDS:.0f} s for the others ({name}).")
 
     def close(self) -> None:
         import torch.distributed as dist
@@ -81,6 +91,7 @@ class Peers:
         self._files.append(Path(own))
         rank, ranks = self.shard.rank, self.shard.ranks
         self._store.set(f"inbox {rank}", own)
+        self.barrier("files")
         paths = [self._store.get(f"inbox {other}").decode() for other in range(ranks)]
         self._memory = [torch.from_file(path, shared=True, size=words, dtype=torch.int64) for path in paths]
         return self._memory[rank], [memory.data_ptr() for memory in self._memory]

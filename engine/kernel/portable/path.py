@@ -271,5 +271,7 @@ class PortablePath:
         return torch.tensor(rows, dtype=torch.int64, device=self.device)
 
     def _kinds(self, config: ModelConfig) -> torch.Tensor:
-        rows = [[KINDS[kind], window or NO_WINDOW] for kind, window in zip(config.layer_reductions, config.layer_windows, strict=True)]
+        """A one-lane model that is cut over ranks adds up the partial sums of all of them at once."""
+        kinds = [Reduction.PRESENT if self.shape.ranks > 1 and config.n_lanes == 1 else kind for kind in config.layer_reductions]
+        rows = [[KINDS[kind], window or NO_WINDOW] for kind, window in zip(kinds, config.layer_windows, strict=True)]
         return torch.tensor(rows, dtype=torch.int32, device=self.device)

@@ -92,7 +92,10 @@ def _filtered(B, C: tl.constexpr, epoch, logits, top_logit, temperature, top_k, 
 
 @triton.jit
 def sample(B, C: tl.constexpr, epoch, logits, temperature, seed, tick, position):
-    """(token, epoch), the same in every program of every rank; token -1 when another rank's failed. Call after the barrier that ends the head. position: of the new token."""
+    """(token, epoch), the same in every program of every rank; token -1 when another rank's failed.
+
+    Call after the barrier that ends the head. position: of the new token.
+    """
     tag = tick + C.layers + TICK_BEST
     top_logit, token = load_best(B, C, 0, tag, position)
     if temperature > 0:

@@ -16,7 +16,7 @@ from engine.shapes import SHAPES
 from engine.weights import Shard
 
 INTEGERS = ("ring", "status", "stop_word", "error", "device", "barrier", "ints", "kinds", "best_id", "arrived")
-LONGS = ("table", "trace")
+LONGS = ("table", "trace", "peers", "inbox")
 WEIGHTS = ("embedding", "head", "k_cache", "v_cache", "rows_n", "rows_q", "rows_a", "rows_gated")
 SPILL_BYTES = 160  # addresses that live through the whole kernel; none lies in a loop over weights
 SHARED_BYTES = 232_448  # what a Hopper program may use
@@ -35,11 +35,11 @@ def compile_for(model: str, target: GPUTarget, programs: int, weight_type: str):
     nvidia = target.backend == "cuda"
     shape = shape_of(SHAPES[model], 4096, programs, 128, nvidia, Shard())
     buffers = Buffers(**{name: pointer_type(name, weight_type) for name in Buffers._fields})
-    scalars = dict.fromkeys(("start", "n_prefill", "decoding", "token", "position", "logits_stride"), "i32")
+    scalars = dict.fromkeys(("start", "n_prefill", "decoding", "token", "position", "logits_stride", "tick"), "i32")
     signature = {"B": buffers, "ids": "*i32", "all_logits": "*fp32", "forced": "*i32", **scalars, "C": "constexpr", "ALL": "constexpr"}
     aligned = [["tt.divisibility", 16]]
     attributes = {(0, field): aligned for field in range(len(Buffers._fields))} | {(i,): aligned for i in (1, 2, 3)}
-    constants = {(10,): shape, (11,): False}
+    constants = {(11,): shape, (12,): False}
     return triton.compile(ASTSource(monokernel, signature, constants, attributes), target=target, options={"num_warps": shape.warps})
 
 

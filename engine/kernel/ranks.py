@@ -1,0 +1,364 @@
+"""The monokernel on several GPUs: one spawned process per rank; rank 0 lives in the engine's process and answers to its loop.
+
+The door between the processes is narrow: rank 0 sends a method's name and its arguments, every other rank calls the same method of
+its own MonokernelBackend and answers once it has ended. The generation itself needs no message: the kernels agree on every token,
+on the stop word and on errors through each other's memory. What is guaranteed: all ranks make the same tokens; they are those of
+one GPU wherever the order of float32 sums decides nothing. The lanes of a Laneformer are summed in the same order on any number of
+GPUs; top-p's masses and the partial sums of a one-lane model are not.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+
+import torch
+
+from engine.backend import EngineInfo, Token
+from engine.config import ModelConfig, Reduction
+from engine.errors import DeviceError, EngineError, InvalidRequest, ModelError, NumericalError
+from engine.kernel.backend import MonokernelBackend, MonokernelRun
+from engine.kernel.params import DEFAULT_SPIN_LIMIT
+from engine.kernel.peers import Peers, serve_store
+from engine.loading import load_config
+from engine.models import resolve
+from engine.request import Progress, SamplingParams
+
+MAX_RANKS = 16  # words of one sign in the inbox
+ANSWER_SECONDS = 5.0  # a rank that answers later than this after rank 0 has ended is lost
+START_SECONDS = 900.0  # load and compile
+POLL_SECONDS = 0.02
+
+
+def make_backend(model: str, *, gpus=None, **settings) -> "MonokernelBackend | MultiGpuBackend":
+    """A MonokernelBackend on one GPU (also when ``gpus`` is None), a MultiGpuBackend on several."""
+    count = len(gpus) if isinstance(gpus, tuple) else gpus or 0
+    if count > 1:
+        return MultiGpuBackend(model, gpus=count, **settings)
+    return MonokernelBackend(model, gpus=gpus, **settings)
+
+
+def check(config: ModelConfig, ranks: int) -> None:
+    """Raises ModelError or DeviceError, naming the rule, unless this model can run on the first ``ranks`` GPUs of this machine."""
+    config.check_ranks(ranks)
+    if ranks > MAX_RANKS:
+        raise InvalidRequest(f"At most {MAX_RANKS} GPUs make one engine; {ranks} were asked for.")
+    kinds = config.layer_reductions
+    if config.n_lanes > 1:
+        early, late = kinds[: config.delay], kinds[config.delay :]
+        if config.delay < 1 or Reduction.PAST in early or Reduction.PRESENT in late:
+            raise ModelError(
+                f"{config.name}: several GPUs take lane models with a delay of at least 1 whose layers before the delay have no past sums "
+                f"and whose later layers no present sums."
+            )
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return
+    if torch.version.hip is not None:
+        raise DeviceError("Several GPUs per engine are supported on NVIDIA GPUs only; use one GPU.")
+    found = torch.cuda.device_count()
+    if found < ranks:
+        raise DeviceError(f"{ranks} GPUs were asked for; this machine has {found}.")
+    for one in range(ranks):
+        for other in range(ranks):
+            if one != other and not torch.cuda.can_device_access_peer(one, other):
+                raise DeviceError(f"GPU {one} cannot read the memory of GPU {other} (no peer access); use one GPU.")
+
+
+class MultiGpuBackend:
+    """See engine.backend.Backend. ``gpus``: the number of ranks; rank r takes the r-th visible GPU.
+
+    In Triton's interpreter (TRITON_INTERPRET=1) the ranks are processes on the CPU that share memory: for tests.
+    """
+
+    def __init__(self, model: str, *, gpus: int, on_progress=None, **settings):
+        check(load_config(resolve(model)), gpus)
+        self._store = serve_store()
+        self._ranks: list[_Rank] = []
+        self._run: MultiGpuRun | None = None
+        self._local: MonokernelBackend | None = None
+        try:
+            context = multiprocessing.get_context("spawn")
+            for rank in range(1, gpus):
+                self._ranks.append(_Rank(context, rank, gpus, self._store.port, model, settings))
+            self._peers = _peers(0, gpus, self._store.port, self._check_ranks)
+            self._local = MonokernelBackend(model, on_progress=self._watched(on_progress), peers=self._peers, **settings)
+            for rank in self._ranks:
+                rank.answer(START_SECONDS)
+        except BaseException as error:
+            others = self._failures(error)
+            self.close()
+            raise others or error from None
+        self.info: EngineInfo = self._local.info
+        self.config, self.eos_ids, self.speeds = self._local.config, self._local.eos_ids, self._local.speeds
+
+    def start(
+        self,
+        prompt_ids: list[int],
+        sampling: SamplingParams,
+        stop_ids: frozenset[int],
+        max_tokens: int,
+        spin_limit: int = DEFAULT_SPIN_LIMIT,
+    ) -> "MultiGpuRun":
+        if self._run is not None:
+            self._run.close()
+        self._local._check_ids(prompt_ids)
+        for rank in self._ranks:
+            rank.call("generate", prompt_ids, sampling, stop_ids, max_tokens, spin_limit)
+        own = self._local.start(prompt_ids, sampling, stop_ids, max_tokens, spin_limit)
+        self._run = MultiGpuRun(own, self._ranks)
+        return self._run
+
+    def logits(self, ids: list[int], decode: bool = True) -> torch.Tensor:
+        """[T, V] float32 on the CPU, one position after the other (``decode`` must be true)."""
+        if not decode:
+            raise InvalidRequest("On several GPUs logits are computed one position after the other.")
+        if self._run is not None:
+            self._run.close()
+        self._local._check_ids(ids)
+        for rank in self._ranks:
+            rank.call("logits", ids, True)
+        parts = [self._local.logits(ids, decode=True)]
+        parts += [rank.answer(ANSWER_SECONDS) for rank in self._ranks]
+        return torch.cat(parts, dim=1)
+
+    def close(self) -> None:
+        """End all ranks. Idempotent."""
+        if self._run is not None and all(rank.alive for rank in self._ranks):
+            self._run.close()
+        for rank in self._ranks:
+            rank.close()
+        self._ranks = []
+        if self._local is not None:
+            self._local.close()
+            self._peers.close()
+            self._local = None
+
+    def _watched(self, on_progress):
+        """Progress of rank 0 that also looks whether another rank has failed while loading."""
+
+        def report(progress: Progress) -> None:
+            self._check_ranks()
+            if on_progress:
+                on_progress(replace(progress, detail=f"{progress.detail} (GPU 0 of {len(self._ranks) + 1})"))
+
+        return report
+
+    def _check_ranks(self) -> None:
+        for rank in self._ranks:
+            rank.check()
+
+    def _failures(self, error: BaseException) -> EngineError | None:
+        """The error of the rank that failed first, when rank 0 only saw the consequences."""
+        if isinstance(error, ModelError):
+            return None
+        for rank in self._ranks:
+            try:
+                if rank.connection.poll(0.5):
+                    rank.answer(0.5)
+            except EngineError as failure:
+                return failure
+        return None
+
+
+class MultiGpuRun:
+    """See engine.backend.Run: rank 0's run, ended together with the others'."""
+
+    def __init__(self, own: MonokernelRun, ranks: "list[_Rank]"):
+        self._own, self._ranks = own, ranks
+        self.finish_reason: str | None = None
+        self._answered = False  # the others said how it ended
+        self._rows = own._sampling.logprobs is not None
+        own.gather_logits = self._gather
+
+    @property
+    def prefill_done(self) -> int:
+        return self._own.prefill_done
+
+    def poll(self, timeout_s: float) -> list[Token]:
+        if self.finish_reason is not None:
+            return []
+        try:
+            tokens = self._own.poll(min(timeout_s, POLL_SECONDS))
+            for rank in self._ranks:
+                rank.check()
+        except EngineError as error:
+            raise self._cause(error) from None
+        if self._own.finish_reason is not None:
+            self._collect()
+            self.finish_reason = self._own.finish_reason
+        return tokens
+
+    def stop(self) -> None:
+        self._own.stop()
+
+    def close(self) -> None:
+        self._own.close()
+        self._collect()
+
+    def _gather(self, index: int) -> list[torch.Tensor]:
+        for rank in self._ranks:
+            rank.call("row", index)
+        return [rank.answer(ANSWER_SECONDS, "row") for rank in self._ranks]
+
+    def _collect(self) -> None:
+        """Wait until every rank has ended the generation. Raises the error of one that failed."""
+        if self._answered:
+            return
+        self._answered = True
+        for rank in self._ranks:
+            if self._rows:
+                rank.call("release")
+            rank.answer(ANSWER_SECONDS)
+
+    def _cause(self, error: EngineError) -> EngineError:
+        """Of all ranks' errors the one that is not "another GPU did not answer"."""
+        errors = [error]
+        for rank in [] if self._answered else self._ranks:
+            try:
+                rank.answer(1.0)
+            except EngineError as other:
+                errors.append(other)
+        self._answered = True
+        return next((e for e in errors if "Another GPU" not in str(e)), error)
+
+
+class _Rank:
+    """Rank 0's end of the door to another rank."""
+
+    def __init__(self, context, rank: int, ranks: int, port: int, model: str, settings: dict):
+        self.rank = rank
+        self.connection, child = context.Pipe()
+        arguments = (child, rank, ranks, port, model, settings)
+        self._process = context.Process(target=serve, args=arguments, name=f"GPU {rank}", daemon=True)
+        self._process.start()
+        child.close()
+        self._early: list[tuple] = []  # answers that came while another was awaited
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    def call(self, method: str, *arguments) -> None:
+        try:
+            self.connection.send((method, *arguments))
+        except OSError:
+            raise self._lost() from None
+
+    def check(self) -> None:
+        """Raises when the process has ended."""
+        if not self._process.is_alive():
+            self.answer(0.0)
+            raise self._lost()
+
+    def answer(self, timeout_s: float, kind: str = "done"):
+        """What the call returned. Raises its error, or DeviceError when the rank is gone or does not answer."""
+        for index, (got, result) in enumerate(self._early):
+            if got == kind:
+                del self._early[index]
+                return result
+        deadline = time.monotonic() + timeout_s
+        while True:
+            ready = wait([self.connection, self._process.sentinel], max(0.0, deadline - time.monotonic()))
+            if self.connection not in ready:
+                raise self._lost() if ready else DeviceError(f"GPU {self.rank} does not answer.")
+            try:
+                got, *content = self.connection.recv()
+            except (EOFError, OSError):
+                raise self._lost() from None
+            if got == "failed":
+                code, message = content
+                kinds = {error.code: error for error in (ModelError, NumericalError, InvalidRequest)}
+                raise kinds.get(code, DeviceError)(message)
+            if got == kind:
+                return content[0]
+            self._early.append((got, content[0]))
+
+    def close(self) -> None:
+        try:
+            self.connection.send(("close",))
+        except OSError:
+            pass
+        self._process.join(2.0)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self.connection.close()
+
+    def _lost(self) -> DeviceError:
+        self._process.join(1.0)
+        return DeviceError(f"The process of GPU {self.rank} ended (exit code {self._process.exitcode}).")
+
+
+def _peers(rank: int, ranks: int, port: int, watch=lambda: None) -> Peers:
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    return Peers(rank, ranks, torch.device("cpu") if interpreted else torch.device("cuda", rank), port, watch)
+
+
+def serve(connection: Connection, rank: int, ranks: int, port: int, model: str, settings: dict) -> None:
+    """Entry point of the process of a rank other than 0. Ends with the engine's process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        peers = _peers(rank, ranks, port)
+        backend = MonokernelBackend(model, peers=peers, **settings | {"measure_bandwidth": False})
+        connection.send(("done", None))
+        while True:
+            method, *arguments = connection.recv()
+            if method == "close":
+                break
+            if method == "generate":
+                _generate(connection, backend, arguments)
+            elif method == "logits":
+                connection.send(("done", backend.logits(*arguments)))
+        backend.close()
+        peers.close()
+    except (EOFError, OSError):
+        os._exit(0)  # the engine's process is gone: its GPU work ends with this process
+    except EngineError as error:
+        _send_failure(connection, error.code, str(error))
+    except torch.OutOfMemoryError as error:
+        _send_failure(connection, DeviceError.code, f"GPU {rank} has no memory left: {error}")
+    except Exception as error:
+        traceback.print_exc()
+        _send_failure(connection, EngineError.code, f"GPU {rank} failed: {type(error).__name__}: {error}")
+    os._exit(0)  # no clean-up may wait for a peer
+
+
+def _generate(connection: Connection, backend: MonokernelBackend, arguments: list) -> None:
+    """Follow a generation to its end, and answer for rows of logits meanwhile."""
+    run = backend.start(*arguments)
+    failure = None
+    released = arguments[1].logprobs is None  # otherwise rows are asked for until rank 0 releases the run
+    while failure is None and not (run.finish_reason and released):
+        try:
+            run.poll(POLL_SECONDS)
+        except EngineError as error:
+            failure = error
+        while connection.poll(0 if run.finish_reason is None else POLL_SECONDS):
+            released |= not _answer_row(connection, run)
+    run.close()
+    if failure:
+        connection.send(("failed", failure.code, str(failure)))
+    else:
+        connection.send(("done", None))
+
+
+def _answer_row(connection: Connection, run: MonokernelRun) -> bool:
+    """False when there will be no more."""
+    method, *arguments = connection.recv()
+    if method == "row":
+        connection.send(("row", run.logits_row(*arguments)))
+        return True
+    if method == "close":
+        os._exit(0)
+    return False
+
+
+def _send_failure(connection: Connection, code: str, message: str) -> None:
+    try:
+        connection.send(("failed", code, message))
+    except OSError:
+        print(message, file=sys.stderr)
