@@ -7,7 +7,7 @@ flight while one is summed. Products and sums are float32.
 import triton
 import triton.language as tl
 
-from engine.kernel.portable.exchange import TICK_BEST, float_of, int_word, push, push_layer, receive
+from engine.kernel.portable.exchange import AGREEMENT, TICK_BEST, float_of, int_word, push, push_layer, receive
 from engine.kernel.portable.sync import CLAIM, prefetch
 
 
@@ -172,9 +172,9 @@ def _noisy(y, ids, position, temperature, seed):
 def gumbel(seed, position, ids):
     """float32 noise of token ids at a position, as engine/sampling.py defines it. seed: uint64."""
     h, _, _, _ = tl.philox(seed, ids.to(tl.uint32), position, 0, 0)
-    u = (h.to(tl.float32) + 0.5) * 2.0**-32
-    u = tl.minimum(tl.maximum(u, 2.0**-33), 1.0 - 2.0**-24)
-    return -tl.log(-tl.log(u))
+    u = tl.minimum((h.to(tl.float32) + 0.5) * 2.0**-32, 1.0 - 2.0**-24)
+    series = u * (1.0 + u * (1.0 / 2 + u * (1.0 / 3 + u * (1.0 / 4 + u * (1.0 / 5)))))
+    return -tl.log(tl.where(u < 1.0 / 32, series, -tl.log(1.0 - u)))
 
 
 @triton.jit
@@ -209,8 +209,8 @@ def load_best(B, C: tl.constexpr, which: tl.constexpr, tag, position):
         p = tl.arange(0, C.candidates_pad)
         mask = p < C.ranks * C.programs
         place = _best_place(C, which, position) + p * 2
-        score_words = receive(B, C, place, tag, mask, C.layers, position)
-        id_words = receive(B, C, place + 1, tag, mask, C.layers, position)
+        score_words = receive(B, C, place, tag, mask, AGREEMENT, C.layers, position)
+        id_words = receive(B, C, place + 1, tag, mask, AGREEMENT, C.layers, position)
         scores = tl.where(mask, float_of(score_words), float("-inf"))
         ids = tl.where(mask, id_words.to(tl.int32), 2147483647)
     value = tl.max(scores, 0)

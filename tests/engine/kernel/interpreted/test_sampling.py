@@ -24,9 +24,10 @@ def _sample(B, logits, out, position, C: tl.constexpr):
     seed |= tl.load(B.ints + 3).to(tl.uint32, bitcast=True).to(tl.uint64) << 32
     ids = tl.arange(0, 64)
     y = tl.load(logits + ids, mask=ids < C.vocab, other=float("-inf"))
-    store_best(B, C, 0, y, ids)
-    store_best(B, C, 1, tl.where(ids < C.vocab, _noisy(y, ids, position, temperature, seed), float("-inf")), ids)
-    token, epoch = sample(B, C, tl.full([], 0, tl.int32), logits, temperature, seed, position)
+    zero = tl.full([], 0, tl.int32)  # one rank: ticks and tags count nothing
+    store_best(B, C, 0, y, ids, 0, zero, position)
+    store_best(B, C, 1, tl.where(ids < C.vocab, _noisy(y, ids, position, temperature, seed), float("-inf")), ids, 0, zero, position)
+    token, epoch = sample(B, C, zero, logits, temperature, seed, zero, position)
     tl.store(out, token)
     tl.store(out + 1, is_stop_id(B, token).to(tl.int32))
 

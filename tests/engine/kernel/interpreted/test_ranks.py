@@ -1,0 +1,150 @@
+"""Several ranks, each a process with the kernel in the interpreter, over shared memory: tokens, logits, stop, lost ranks."""
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+
+from engine import reference, sampling
+from engine.config import Head, Reduction
+from engine.errors import DeviceError, EngineError, ModelError
+from engine.kernel.ranks import MultiGpuBackend, check, make_backend
+from engine.loading.export import export
+from engine.loading.random import RandomReader
+from engine.request import SamplingParams
+from engine.weights import Shard
+from tests.engine.kernel.interpreted.models import CONTEXT, CPU, lanes_config, llama_config
+
+KINDS = (Reduction.PRESENT, Reduction.PAST, Reduction.PAST)
+MODELS = {
+    "replicate": lanes_config(Head.REPLICATE, reductions=KINDS),
+    "vocab_parallel": lanes_config(Head.VOCAB_PARALLEL, reductions=KINDS, lane_norms=False),
+    "lane": lanes_config(Head.LANE, reductions=KINDS),
+    "llama": llama_config(n_heads=4, n_kv_heads=2, qkv_bias=False),
+}
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3]  # 17 of them are prefilled, in two chunks of 16 rows
+SPIN_LIMIT = 2_000_000  # a wait of a rank: a quarter of a million polls in Python, minutes
+
+
+def start(name: str, tmp_path_factory, ranks: int = 2) -> MultiGpuBackend:
+    folder = tmp_path_factory.mktemp(name) / "model"
+    export(MODELS[name], RandomReader(MODELS[name]), folder, torch.float32)
+    backend = make_backend(str(folder), gpus=ranks, dtype="float32", measure_bandwidth=False)
+    assert isinstance(backend, MultiGpuBackend)
+    return backend
+
+
+def tokens_of(backend: MultiGpuBackend, prompt: list[int], params: SamplingParams, count: int) -> list:
+    run = backend.start(prompt, params, frozenset(), count, spin_limit=SPIN_LIMIT)
+    tokens = []
+    while run.finish_reason is None:
+        tokens += run.poll(1.0)
+    run.close()
+    assert run.finish_reason == "length"
+    return tokens
+
+
+def expected_tokens(name: str, prompt: list[int], params: SamplingParams, count: int) -> tuple[list[int], torch.Tensor]:
+    """By the reference forward and the reference sampler; with the logits of every choice."""
+    from engine.loading.assemble import assemble
+
+    config = MODELS[name]
+    weights = assemble(config, RandomReader(config), torch.float32, CPU, Shard())
+    ids, rows = list(prompt), []
+    for _ in range(count):
+        rows.append(reference.forward(config, weights, ids)[-1])
+        ids.append(sampling.sample(rows[-1], params, params.seed or 0, len(ids)))
+    return ids[len(prompt) :], torch.stack(rows)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_two_ranks_make_the_tokens_of_one(name, tmp_path_factory):
+    backend = start(name, tmp_path_factory)
+    try:
+        for params in (
+            SamplingParams(),
+            SamplingParams(temperature=1.2, top_k=20, top_p=0.8, seed=7, logprobs=3),
+        )[: 2 if name in ("replicate", "llama") else 1]:
+            wanted, rows = expected_tokens(name, PROMPT, params, 3)
+            made = tokens_of(backend, PROMPT, params, 3)
+            assert [token.id for token in made] == wanted
+            if params.logprobs:
+                for token, row in zip(made, rows, strict=True):
+                    logprob, top = sampling.logprobs(row, token.id, 3)
+                    assert abs(token.logprob - logprob) < 1e-4
+                    assert [i for i, _ in token.top] == [i for i, _ in top]
+    finally:
+        backend.close()
+
+
+def test_logits_stop_and_a_rank_that_is_killed(tmp_path_factory):
+    backend = start("replicate", tmp_path_factory)
+    try:
+        config = MODELS["replicate"]
+        assert backend.info.gpus == 0 and backend.info.vocab_size == config.vocab_size
+        wanted, rows = expected_tokens("replicate", [3, 1], SamplingParams(), 1)
+        logits = backend.logits([3, 1])
+        assert (logits[-1] - rows[0]).abs().max() < 1e-5
+
+        run = backend.start([3, 1], SamplingParams(), frozenset(), CONTEXT - 2, spin_limit=SPIN_LIMIT)
+        made = []
+        while not made:
+            made += run.poll(1.0)
+        run.stop()
+        while run.finish_reason is None:
+            made += run.poll(1.0)
+        assert run.finish_reason == "cancelled" and made[0].id == wanted[0] and len(made) < CONTEXT - 2
+        run.close()
+
+        run = backend.start([3, 1], SamplingParams(), frozenset(), CONTEXT - 2, spin_limit=40_000)
+        while not run.poll(1.0):
+            pass
+        os.kill(backend._ranks[0]._process.pid, signal.SIGKILL)
+        killed = time.monotonic()
+        with pytest.raises(DeviceError, match=r"process of GPU 1 ended \(exit code -9\)"):
+            while True:
+                run.poll(1.0)
+        assert time.monotonic() - killed < 5  # rank 0's own kernel may need longer here: each of its polls is Python
+    finally:
+        backend.close()
+
+
+def test_a_rank_that_hangs_is_reported_by_the_kernel(tmp_path_factory):
+    backend = start("llama", tmp_path_factory)
+    try:
+        run = backend.start([3, 1], SamplingParams(), frozenset(), 10, spin_limit=4_000)
+        while not run.poll(1.0):
+            pass
+        os.kill(backend._ranks[0]._process.pid, signal.SIGSTOP)
+        with pytest.raises(EngineError, match="Another GPU did not answer|does not answer"):
+            while True:
+                run.poll(1.0)
+    finally:
+        os.kill(backend._ranks[0]._process.pid, signal.SIGKILL)
+        backend.close()
+
+
+@pytest.mark.parametrize(
+    ("config", "ranks", "words"),
+    [
+        (MODELS["replicate"], 3, "2 lanes do not divide over 3 GPUs"),
+        (MODELS["llama"], 4, "2 KV heads do not divide over 4 GPUs"),
+        (llama_config(n_heads=4, n_kv_heads=2, vocab_size=51), 2, "51 vocabulary rows do not divide over 2 GPUs"),
+        (lanes_config(Head.REPLICATE, reductions=(Reduction.PRESENT, Reduction.PAST, Reduction.PRESENT)), 2, "no present sums"),
+    ],
+)
+def test_what_does_not_divide_is_refused(config, ranks, words):
+    with pytest.raises(ModelError, match=words):
+        check(config, ranks)
+
+
+def test_a_rank_that_cannot_load_ends_the_start(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("broken") / "model"
+    export(MODELS["llama"], RandomReader(MODELS["llama"]), folder, torch.float32)
+    (folder / "model.safetensors").write_bytes(b"not a checkpoint")
+    started = time.monotonic()
+    with pytest.raises(ModelError, match="no safetensors file"):
+        make_backend(str(folder), gpus=2, dtype="float32", measure_bandwidth=False)
+    assert time.monotonic() - started < 60
