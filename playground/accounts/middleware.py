@@ -50,7 +50,7 @@ def _refusal(request: HttpRequest) -> HttpResponse | None:
         check_may_use(request.owner)
     except SignInRequired as error:
         if request.path.startswith("/api/"):
-            return JsonResponse({"code": error.code, "message": error.message}, status=error.status)
+            return JsonResponse(error.body, status=error.status)
         return HttpResponseRedirect(f"/accounts/login/?next={quote(request.get_full_path())}")
     return None
 

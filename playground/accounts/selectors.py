@@ -62,6 +62,7 @@ def account_export(user: AbstractBaseUser) -> dict:
         "account": {"email": user.email, "username": user.get_username(), "date_joined": user.date_joined, "last_login": user.last_login},
         "chats": [_chat(c) for c in Conversation.objects.filter(user=user).order_by("created_at").prefetch_related("messages")],
         "links": [link.model_dump(mode="json") for link in links_of(owner=Owner(user=user))],
+        "api_keys": list(user.api_keys.values("name", "prefix", "scopes", "created_at", "expires_at", "revoked_at", "last_used_at")),
         "usage": list(
             Generation.objects.filter(user=user)
             .order_by("created_at")

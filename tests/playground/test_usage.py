@@ -1,6 +1,7 @@
 """Usage: every generation counted once, rollups equal to the rows, percentiles, access, admin acts, metrics, retention."""
 
 import random
+import re
 import uuid
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from playground.accounts.models import SiteSettings
 from playground.api.services import key_create
 from playground.chat.models import Conversation, Generation
 from playground.chat.services import generation_cancel, generation_create, generations_reap
+from playground.config import BASE_DIR
 from playground.identity import Owner
 from playground.schemas import ChatMessage, Params
 from playground.usage import selectors, services
@@ -328,3 +330,15 @@ def test_an_answer_of_a_fork_is_counted_for_its_link(empty_redis, owner) -> None
     assert UsageRollup.objects.get(kind="link", period="day").subject == link["id"]
     span = selectors.query_from({"range": "24h"})
     assert selectors.table(span, "link")[0]["name"] == "Cheapest path"
+
+
+@pytest.mark.django_db
+def test_the_dashboard_asks_only_for_metrics_that_exist(empty_redis) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    ended(50)
+    text = Client().get("/metrics").content.decode()
+    names = {family.name for family in text_string_to_metric_families(text)}
+    dashboard = (BASE_DIR / "docs" / "grafana-dashboard.json").read_text()
+    asked = {re.sub("_(bucket|count|total)$", "", name) for name in re.findall(r"playground:[a-z0-9_]+", dashboard)}
+    assert len(asked) > 8 and asked <= names

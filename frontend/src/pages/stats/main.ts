@@ -317,11 +317,17 @@ class StatsPage {
       [late ? "n hold" : "n", [engine.heartbeat_s === null ? "–" : `${num(engine.heartbeat_s, 1)}${GAP}s`]],
     ];
     const made = cells.map(([cls, content]) => h("td", { class: cls }, ...content));
-    if (!whole) {
+    const acts = `${engine.draining} ${engine.generation ?? ""}`;
+    if (whole) {
+      row.append(h("th", { scope: "row" }, `${engine.host} / ${engine.slot}`), ...made, h("td", { class: "n acts" }, ...this.engineActs(engine)));
+    } else {
       made.forEach((cell, index) => row.children[index + 1]?.replaceWith(cell));
-      return;
+      const box = row.lastElementChild!;
+      const focused = box.contains(document.activeElement);
+      if (row.dataset.acts !== acts) box.replaceChildren(...this.engineActs(engine));
+      if (focused && !box.contains(document.activeElement)) box.querySelector("button")?.focus();
     }
-    row.append(h("th", { scope: "row" }, `${engine.host} / ${engine.slot}`), ...made, h("td", { class: "n acts" }, ...this.engineActs(engine)));
+    row.dataset.acts = acts;
   }
 
   private engineActs(engine: EngineRow): HTMLElement[] {

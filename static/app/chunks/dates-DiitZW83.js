@@ -1,1 +1,0 @@
-import{g as e}from"./layers-CMsUGlFe.js";var t=e===`fr`?`fr`:`en-GB`;export{t};
