@@ -27,14 +27,20 @@ def text(report: dict) -> str:
             f"MBU {report['mbu_measured']:.1%} of measured"
             + (f", {report['mbu_datasheet']:.1%} of datasheet" if report["mbu_datasheet"] else "")
         )
-    for name, value in (report.get("rival") or {}).items():
-        ratio = speed["decode_tokens_per_s"] / value
-        lines.append(f"rival          PyTorch {name} + CUDA graph: {value:,.1f} tokens/s; this engine is {ratio:.2f} x")
     for phase in report.get("profile") or []:
         lines.append(
             f"phase          {phase['name']:22} x{phase['count']:<3} work {phase['work_us']:7.1f} us (slowest {phase['slowest_us']:7.1f}), "
             f"wait {phase['wait_us']:6.1f} us, {phase['bytes'] / 1e6:7.1f} MB"
         )
+    return "\n".join(lines)
+
+
+def rival_text(report: dict) -> str:
+    """One line for each form of the rival."""
+    speed, lines = report["speed"], []
+    for name, value in report["rival"].items():
+        ratio = speed["decode_tokens_per_s"] / value
+        lines.append(f"rival          PyTorch {name} + CUDA graph: {value:,.1f} tokens/s; this engine is {ratio:.2f} x")
     return "\n".join(lines)
 
 

@@ -25,10 +25,9 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> None:
-    from engine.bench.report import text, write_plot
+    from engine.bench.report import write_plot
 
     report = make_report(args)
-    print(text(report))
     if args.json:
         args.json.write_text(json.dumps(report, indent=1) + "\n")
     if args.plot:
@@ -36,10 +35,11 @@ def run(args: argparse.Namespace) -> None:
 
 
 def make_report(args: argparse.Namespace) -> dict:
-    """Everything measured in this process, one after the other on the same weights. Raises InvalidRequest."""
+    """Everything measured in this process, one after the other on the same weights, and printed as it comes. Raises InvalidRequest."""
     from dataclasses import asdict
 
     from engine.bench.measure import measure
+    from engine.bench.report import rival_text, text
     from engine.engine import EngineConfig
     from engine.worker import make_backend
 
@@ -64,10 +64,13 @@ def make_report(args: argparse.Namespace) -> dict:
             from engine.bench.profile import profile_decode
 
             report["profile"] = [phase.to_dict() for phase in profile_decode(backend, args.prompt_tokens)]
+        print(text(report), flush=True)
         if args.compare:
+            print("rival          compiling PyTorch's form, which takes minutes ...", flush=True)
             from engine.bench.rival import measure_rival
 
             report["rival"] = measure_rival(backend.config, backend.weights, args.prompt_tokens, args.output_tokens)
+            print(rival_text(report), flush=True)
         return report
     finally:
         backend.close()
