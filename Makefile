@@ -19,7 +19,8 @@ test: setup-dev browser ## lint, frontend check, all tests (what CI runs)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@$(MAKE) --no-print-directory frontend-check
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -m "not gpu"
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -q -m "not gpu" --ignore=tests/e2e -n 2 --dist loadfile
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -q -m "not gpu" tests/e2e
 
 test-gpu: setup-dev ## tests that need a CUDA GPU
 	$(BIN)/pytest -m gpu
@@ -70,6 +71,6 @@ $(VENV)/bin/python:
 	@"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); echo "error: The environment could not be made (on Debian: apt-get install python3-venv)." >&2; exit 1; }
 
 browser:
-	@tools/browser.sh
+	@tests/e2e/browser.sh
 
 -include frontend/Makefile.inc
