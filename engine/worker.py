@@ -75,9 +75,9 @@ def make_backend(config, on_progress: Callable[[Progress], None]) -> Backend:
 
 def _factory(name: str) -> Callable[..., Backend]:
     if name == "monokernel":
-        from engine.kernel.backend import MonokernelBackend
+        from engine.kernel.ranks import make_backend
 
-        return MonokernelBackend
+        return make_backend
     if name == "torch":
         from engine.torch_backend import TorchBackend
 

@@ -24,6 +24,7 @@ from engine.errors import DeviceError, EngineError, InvalidRequest, ModelError, 
 from engine.kernel.backend import MonokernelBackend, MonokernelRun
 from engine.kernel.params import DEFAULT_SPIN_LIMIT
 from engine.kernel.peers import Peers, serve_store
+from engine.kernel.portable.exchange import WAITED
 from engine.loading import load_config
 from engine.models import resolve
 from engine.request import Progress, SamplingParams
@@ -36,10 +37,10 @@ POLL_SECONDS = 0.02
 
 def make_backend(model: str, *, gpus=None, **settings) -> "MonokernelBackend | MultiGpuBackend":
     """A MonokernelBackend on one GPU (also when ``gpus`` is None), a MultiGpuBackend on several."""
-    count = len(gpus) if isinstance(gpus, tuple) else gpus or 0
-    if count > 1:
+    count = len(gpus) if isinstance(gpus, tuple) else gpus  # the worker shows this process the named ones only
+    if count and count > 1:
         return MultiGpuBackend(model, gpus=count, **settings)
-    return MonokernelBackend(model, gpus=gpus, **settings)
+    return MonokernelBackend(model, gpus=count, **settings)
 
 
 def check(config: ModelConfig, ranks: int) -> None:
@@ -94,6 +95,7 @@ class MultiGpuBackend:
             raise others or error from None
         self.info: EngineInfo = self._local.info
         self.config, self.eos_ids, self.speeds = self._local.config, self._local.eos_ids, self._local.speeds
+        self.path = self._local.path
 
     def start(
         self,
@@ -122,8 +124,16 @@ class MultiGpuBackend:
         for rank in self._ranks:
             rank.call("logits", ids, True)
         parts = [self._local.logits(ids, decode=True)]
-        parts += [rank.answer(ANSWER_SECONDS) for rank in self._ranks]
+        parts += [torch.from_numpy(rank.answer(ANSWER_SECONDS)) for rank in self._ranks]
         return torch.cat(parts, dim=1)
+
+    def waited_us(self) -> dict[str, float]:
+        """Microseconds that a processor of rank 0 waited for other GPUs in the last generation, mean over the processors: for sums
+        of old layers ("delayed"), for what was needed at once ("present"), for tokens, stop and chunks ("agreement")."""
+        words = self._local.control.device[int(WAITED.value) : int(WAITED.value) + 3].tolist()
+        clock_mhz = torch.cuda.get_device_properties(0).clock_rate / 1000
+        names = ("delayed", "present", "agreement")
+        return {name: 64 * word / clock_mhz / self.path.shape.programs for name, word in zip(names, words, strict=True)}
 
     def close(self) -> None:
         """End all ranks. Idempotent."""
@@ -202,7 +212,7 @@ class MultiGpuRun:
     def _gather(self, index: int) -> list[torch.Tensor]:
         for rank in self._ranks:
             rank.call("row", index)
-        return [rank.answer(ANSWER_SECONDS, "row") for rank in self._ranks]
+        return [torch.from_numpy(rank.answer(ANSWER_SECONDS, "row")) for rank in self._ranks]
 
     def _collect(self) -> None:
         """Wait until every rank has ended the generation. Raises the error of one that failed."""
@@ -312,7 +322,7 @@ def serve(connection: Connection, rank: int, ranks: int, port: int, model: str, 
             if method == "generate":
                 _generate(connection, backend, arguments)
             elif method == "logits":
-                connection.send(("done", backend.logits(*arguments)))
+                connection.send(("done", backend.logits(*arguments).numpy()))
         backend.close()
         peers.close()
     except (EOFError, OSError):
@@ -350,7 +360,7 @@ def _answer_row(connection: Connection, run: MonokernelRun) -> bool:
     """False when there will be no more."""
     method, *arguments = connection.recv()
     if method == "row":
-        connection.send(("row", run.logits_row(*arguments)))
+        connection.send(("row", run.logits_row(*arguments).numpy().copy()))  # a tensor would be moved to shared memory, under the kernel
         return True
     if method == "close":
         os._exit(0)

@@ -29,6 +29,10 @@ TICK_BEST = tl.constexpr(2)
 TICK_FILTERED = tl.constexpr(3)
 TICK_CHUNK = tl.constexpr(4)
 TICK_PIVOT = tl.constexpr(8)  # 16 rounds
+WAITED = tl.constexpr(8)  # words of Control.device: clocks / 64 that programs waited for others' words, one word per kind of wait:
+DELAYED = tl.constexpr(0)  # outputs of old layers,
+PRESENT_SUM = tl.constexpr(1)  # outputs that are needed at once, final states,
+AGREEMENT = tl.constexpr(2)  # candidates, masses, stop word, ends of chunks
 POLLS_SHARE = tl.constexpr(8)  # a wait for a peer takes this part of the limit of a barrier: about half a second
 
 
@@ -65,8 +69,18 @@ def _missing(words, tag, mask):
 
 
 @triton.jit
-def receive(B, C: tl.constexpr, place, tag, mask, layer, position):
-    """Words at ``place`` (a block) of this rank's inbox, once all of them carry the tag."""
+def _clock(C: tl.constexpr):
+    if C.ptx:
+        zero = tl.full([], 0, tl.int32)
+        now = tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l,r", [zero], dtype=tl.int64, is_pure=False, pack=1)
+    else:
+        now = tl.full([], 0, tl.int64)
+    return now
+
+
+@triton.jit
+def receive(B, C: tl.constexpr, place, tag, mask, kind: tl.constexpr, layer, position):
+    """Words at ``place`` (a block) of this rank's inbox, once all of them carry the tag. kind: the word of WAITED that counts."""
     pointers = B.inbox + place
     words = tl.load(pointers, mask=mask, other=0, volatile=True)
     missing = _missing(words, tag, mask)
@@ -74,6 +88,7 @@ def receive(B, C: tl.constexpr, place, tag, mask, layer, position):
         limit = tl.load(B.ints + 5) // POLLS_SHARE
         going = missing
         polls = 0
+        began = _clock(C)
         while going != 0:
             gone = tl.load(B.inbox + C.inbox_signs + SIGN_ABORT, volatile=True)
             claimed = tl.load(B.device + CLAIM, volatile=True)
@@ -81,6 +96,7 @@ def receive(B, C: tl.constexpr, place, tag, mask, layer, position):
             missing = _missing(words, tag, mask)
             polls += 1
             going = tl.where((polls >= limit) | (gone != 0) | (claimed != 0), 0, missing)
+        tl.atomic_add(B.device + WAITED + kind, ((_clock(C) - began) >> 6).to(tl.int32), sem="relaxed")
         if missing != 0:
             lose_peer(B, C, layer, position)
     return words
@@ -99,14 +115,14 @@ def lose_peer(B, C: tl.constexpr, layer, position):
 
 
 @triton.jit
-def await_sources(B, C: tl.constexpr, place, tag, d, mask, block: tl.constexpr, layer, position):
+def await_sources(B, C: tl.constexpr, place, tag, d, mask, block: tl.constexpr, kind: tl.constexpr, layer, position):
     """Wait for elements d [1, n] of the other ranks' part of [sources, D] words at ``place``, ``block`` sources at a time."""
     SOURCES: tl.constexpr = C.sources
     for first in tl.static_range(0, SOURCES, block):
         if first // C.lanes != C.rank or (first + block - 1) // C.lanes != C.rank:
             source = first + tl.arange(0, block)[:, None]
             remote = (source // C.lanes != C.rank) & (source < C.sources)
-            receive(B, C, place + source * C.hidden + d, tag, remote & mask, layer, position)
+            receive(B, C, place + source * C.hidden + d, tag, remote & mask, kind, layer, position)
 
 
 @triton.jit
@@ -129,7 +145,8 @@ def tell_stop(B, C: tl.constexpr, tick, position, stop):
 def stop_told(B, C: tl.constexpr, tick, position):
     """The stop word that rank 0 read for this token."""
     one = tl.arange(0, 1)
-    words = receive(B, C, C.inbox_signs + SIGN_STOP + position % 2 + one, tick + C.layers + TICK_STOP, one == 0, C.layers, position)
+    place = C.inbox_signs + SIGN_STOP + position % 2 + one
+    words = receive(B, C, place, tick + C.layers + TICK_STOP, one == 0, AGREEMENT, C.layers, position)
     return tl.max(words.to(tl.int32))
 
 
@@ -141,4 +158,4 @@ def meet(B, C: tl.constexpr, tick, chunk, position):
     if tl.program_id(0) == 0:
         push(B, C, signs + C.rank, int_word(tag, tag), None, False)
     rank = tl.arange(0, C.ranks_pad)
-    receive(B, C, signs + rank, tag, (rank < C.ranks) & (rank != C.rank), C.layers, position)
+    receive(B, C, signs + rank, tag, (rank < C.ranks) & (rank != C.rank), AGREEMENT, C.layers, position)

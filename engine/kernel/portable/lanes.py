@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from engine.kernel import control
-from engine.kernel.portable.exchange import await_sources, float_word, push, source_row
+from engine.kernel.portable.exchange import DELAYED, PRESENT_SUM, await_sources, float_word, push, source_row
 from engine.kernel.portable.sync import report_error
 
 PAST = tl.constexpr(1)
@@ -47,14 +47,14 @@ def load_scale(C: tl.constexpr, scale, lanes, mask):
 
 
 @triton.jit
-def sum_lanes(B, C: tl.constexpr, own, place, tag, d, mask, block: tl.constexpr, layer, position):
+def sum_lanes(B, C: tl.constexpr, own, place, tag, d, mask, block: tl.constexpr, wait: tl.constexpr, layer, position):
     """Sum over all sources, in their order, of elements d [1, n]: ``own`` float32 [L, D], and the other ranks' words at ``place``.
 
-    All loads are in flight together; words are awaited ``block`` sources at a time.
+    All loads are in flight together; words are awaited ``block`` sources at a time. wait: kind of wait (exchange.py).
     """
     SOURCES: tl.constexpr = C.sources
     if C.ranks > 1:
-        await_sources(B, C, place, tag, d, mask, block, layer, position)
+        await_sources(B, C, place, tag, d, mask, block, wait, layer, position)
     total = source_row(B, C, own, place, 0, d, mask)
     for source in tl.static_range(1, SOURCES):
         total += source_row(B, C, own, place, source, d, mask)
@@ -72,7 +72,7 @@ def store_sums(B, C: tl.constexpr, out, sums, inbox, tick, layer, position):
             mask = d < end
             own = out + slot * (C.lanes * C.hidden)
             place = inbox + slot * C.inbox_layer
-            total = sum_lanes(B, C, own, place, tick + layer, d, mask, C.sources_pad, layer, position)
+            total = sum_lanes(B, C, own, place, tick + layer, d, mask, C.sources_pad, DELAYED, layer, position)
             tl.store(sums + slot * C.hidden + d, total, mask=mask)
 
 
@@ -104,7 +104,7 @@ def _row_common(B, C: tl.constexpr, now, old_sum, place, tag, kind, layer, posit
     d = tl.arange(0, C.hidden_pad)[None, :]
     mask = d < C.hidden
     if kind == PRESENT:
-        common = sum_lanes(B, C, now, place, tag, d, mask, C.source_block, layer, position)
+        common = sum_lanes(B, C, now, place, tag, d, mask, C.source_block, PRESENT_SUM, layer, position)
     else:
         common = tl.load(old_sum + d, mask=mask & (kind == PAST), other=0.0)
     return common
@@ -175,7 +175,7 @@ def stage_lanes(B, C: tl.constexpr, scratch, tick, position):
     d = tl.arange(0, C.hidden_pad)[None, :]
     mask = d < C.hidden
     SOURCES: tl.constexpr = C.sources
-    await_sources(B, C, C.inbox_final, tick + C.layers, d, mask, C.source_block, C.layers, position)
+    await_sources(B, C, C.inbox_final, tick + C.layers, d, mask, C.source_block, PRESENT_SUM, C.layers, position)
     for source in tl.static_range(SOURCES):
         tl.store(scratch + source * C.hidden + d, source_row(B, C, B.final, C.inbox_final, source, d, mask), mask=mask)
 
@@ -186,7 +186,7 @@ def stage_head(B, C: tl.constexpr, scratch, tick, position):
     d = tl.arange(0, C.hidden_pad)[None, :]
     mask = d < C.hidden
     if C.total_lanes > 1:
-        x = sum_lanes(B, C, B.final, C.inbox_final, tick + C.layers, d, mask, C.source_block, C.layers, position)
+        x = sum_lanes(B, C, B.final, C.inbox_final, tick + C.layers, d, mask, C.source_block, PRESENT_SUM, C.layers, position)
     else:
         x = tl.load(B.final + d, mask=mask, other=0.0)
     if C.head == "pre_norm_lane_agg":
@@ -215,7 +215,8 @@ def _rows_common(B, C: tl.constexpr, out, inbox, tick, row, layer, kind, positio
         if (kind != 0) | ((C.ranks > 1) & (C.delay > 0) & (layer >= C.delay)):
             of = tl.where(kind == PRESENT, layer, layer - C.delay)
             place = inbox + ((of % C.slots) * C.rows + row) * C.inbox_layer
-            total = sum_lanes(B, C, _slot(C, out, row, of), place, tick + of, d, d < C.hidden, C.source_block, layer, position)
+            own = _slot(C, out, row, of)
+            total = sum_lanes(B, C, own, place, tick + of, d, d < C.hidden, C.source_block, PRESENT_SUM, layer, position)
     return total
 
 

@@ -8,7 +8,7 @@ their pivot value digit by digit, four bits a round: every program counts (or we
 import triton
 import triton.language as tl
 
-from engine.kernel.portable.exchange import TICK_BEST, TICK_FILTERED, TICK_PIVOT, float_of, float_word, push, receive
+from engine.kernel.portable.exchange import AGREEMENT, TICK_BEST, TICK_FILTERED, TICK_PIVOT, float_of, float_word, push, receive
 from engine.kernel.portable.gemv import gumbel, load_best, store_best
 from engine.kernel.portable.sync import grid_barrier
 
@@ -61,7 +61,7 @@ def _mass_of_ranks(B, C: tl.constexpr, above, turn, tag, position):
     mass = tl.full([16], 0.0, tl.float32)
     for rank in tl.static_range(RANKS):
         place = half + (rank * C.programs + programs) * 16 + digits[None, :]
-        parts = receive(B, C, place, tag, (programs < C.programs) & (digits >= 0)[None, :], C.layers, position)
+        parts = receive(B, C, place, tag, (programs < C.programs) & (digits >= 0)[None, :], AGREEMENT, C.layers, position)
         mass += tl.sum(float_of(parts), 0)
     return mass
 
