@@ -60,6 +60,16 @@ class ParamBlock:
         self.ints.copy_(self._ints, non_blocking=True)
         self.floats.copy_(self._floats, non_blocking=True)
 
+    @property
+    def max_tokens(self) -> int:
+        """MAX_TOKENS of the parameters last written."""
+        return int(self._ints[MAX_TOKENS])
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the parameters last written have temperature 0."""
+        return float(self._floats[TEMPERATURE]) == 0.0
+
 
 def _signed(word: int) -> int:
     return word - (1 << 32) if word >= 1 << 31 else word

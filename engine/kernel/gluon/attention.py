@@ -99,11 +99,11 @@ def attend(C: gl.constexpr, kv, full, empty, qs, zero, at, layer, pos, split, ac
         vcol = gl.arange(0, 32, layout=gl.SliceLayout(0, LK))
         last = (units - 1) % SPLITS == split
         use = last.to(gl.int32) * HB
-        heads = peek(p, HB, HB, 64, 2)
+        heads = peek(p, HB, HB, 64, 2, True)
         value = peek(new[1] + vcol, use, HB, 64, 8)
         if WAIT:
             wait_count(counter, target, guard)
-        heads = settle(heads, p, HB, guard, T, HB, 64, 2)
+        heads = settle(heads, p, HB, guard, T, HB, 64, 2, True)
         for j in gl.static_range(HB):
             x = rotate(heads[j], angles[0][j], angles[1][j], T)
             qs.index(zero + j).slice(0, 8).store(x)
@@ -133,7 +133,9 @@ def clear(C: gl.constexpr, part, lse, RATIO: gl.constexpr, SPLITS: gl.constexpr)
 
 
 @gluon.jit
-def run_splits(C: gl.constexpr, kv, full, empty, qs, zero, at, n, start, units, pos, split, part, lse, RATIO: gl.constexpr, SPLITS: gl.constexpr):
+def run_splits(
+    C: gl.constexpr, kv, full, empty, qs, zero, at, n, start, units, pos, split, part, lse, RATIO: gl.constexpr, SPLITS: gl.constexpr
+):
     """Online softmax over n units; writes the normalised output and its log-sum-exp. Returns the new ring place."""
     HB: gl.constexpr = C.head_size // 32
     BOXES: gl.constexpr = 2 * C.boxes  # [64, 32] boxes of a ring slot

@@ -18,31 +18,35 @@ cta_barrier = getattr(gl, "thread_barrier", None) or gl.barrier  # triton 3.6 / 
 
 
 @gluon.constexpr_function
-def _loads(tiles, words, stride, address):
+def _loads(tiles, words, stride, address, always):
     vector = {1: "", 2: ".v2", 4: ".v4"}[words]
     lines = []
     for t in range(tiles):
         registers = ",".join(f"${t * words + w}" for w in range(words))
         target = f"{{{registers}}}" if words > 1 else registers
-        lines.append(f"@u{t} ld.relaxed.gpu.global{vector}.u32 {target}, [${address}+{t * stride}];")
+        predicate = "" if always else f"@u{t} "
+        lines.append(f"{predicate}ld.relaxed.gpu.global{vector}.u32 {target}, [${address}+{t * stride}];")
     return "\n".join(lines)
 
 
 @gluon.constexpr_function
-def _predicates(tiles, use):
+def _predicates(tiles, use, always):
+    if always:
+        return ""
     names = ", ".join(f"u{t}" for t in range(tiles))
     return f".reg .pred {names}; " + " ".join(f"setp.gt.s32 u{t}, ${use}, {t};" for t in range(tiles))
 
 
 @gluon.constexpr_function
-def peek_asm(tiles, words, pack, stride):
-    """Loads of ``tiles`` groups of ``words`` 32-bit words, ``stride`` bytes apart, at each address: the first ``use`` of them; the others are 0.
+def peek_asm(tiles, words, pack, stride, always):
+    """Loads of ``tiles`` groups of ``words`` 32-bit words, ``stride`` bytes apart, at each address: all, or the first ``use`` of them; the others
+    are 0.
 
     Inputs: address x pack, use x pack (``pack`` elements share one run of the code, with the address of the first).
     """
     n = tiles * words
-    clear = " ".join(f"mov.b32 ${k}, 0;" for k in range(n))
-    return f"{{ {_predicates(tiles, n + pack)} {clear}\n{_loads(tiles, words, stride, n)} }}"
+    clear = "" if always else " ".join(f"mov.b32 ${k}, 0;" for k in range(n))
+    return f"{{ {_predicates(tiles, n + pack, always)} {clear}\n{_loads(tiles, words, stride, n, always)} }}"
 
 
 @gluon.constexpr_function
@@ -51,7 +55,7 @@ def peek_constraints(tiles, words, pack):
 
 
 @gluon.constexpr_function
-def settle_asm(tiles, words, pack, stride, half_words):
+def settle_asm(tiles, words, pack, stride, half_words, always):
     """Check the words of ``peek_asm`` and load again until none is unwritten.
 
     Inputs: the values (tied to the outputs), then address, use, abort address, limit, info, each x pack.
@@ -73,8 +77,8 @@ def settle_asm(tiles, words, pack, stride, half_words):
     setp.lt.u32 q, n, ${limit}; @q bra LOAD;
     atom.relaxed.gpu.global.cas.b32 t, [${abort}], 0, ${info}; bra DONE;
     LOAD: nanosleep.u32 {BACKOFF_NS};
-    {{ {_predicates(tiles, use)}
-    {_loads(tiles, words, stride, address)} }}
+    {{ {_predicates(tiles, use, always)}
+    {_loads(tiles, words, stride, address, always)} }}
     bra SPIN;
     DONE: }}"""
 
@@ -101,24 +105,22 @@ def at_place(guard, place: gl.constexpr, layer, pid):
 def run_asm(asm, constraints, args, dtype, count, pack, _semantic=None):
     """inline_asm_elementwise with ``count`` results of one type (the plain form takes their types as a literal tuple only)."""
     asm, constraints, dtype, count, pack = (_unwrap_if_constexpr(x) for x in (asm, constraints, dtype, count, pack))
-    results = gl.inline_asm_elementwise(
-        asm, constraints, list(args), dtype=(dtype,) * count, is_pure=False, pack=pack, _semantic=_semantic
-    )
+    results = gl.inline_asm_elementwise(asm, constraints, list(args), dtype=(dtype,) * count, is_pure=False, pack=pack, _semantic=_semantic)
     return gl.tuple(results)
 
 
 @gluon.jit
-def peek(p, use, N: gl.constexpr, STRIDE: gl.constexpr, PACK: gl.constexpr):
-    """N tiles of 16-bit values (the first ``use``; others 0), STRIDE bytes apart. p: pointers, PACK (8, 4, 2) contiguous per thread."""
-    asm: gl.constexpr = peek_asm(N, PACK // 2, PACK, STRIDE)
+def peek(p, use, N: gl.constexpr, STRIDE: gl.constexpr, PACK: gl.constexpr, ALWAYS: gl.constexpr = False):
+    """N tiles of 16-bit values (all with ALWAYS, else the first ``use``; others 0), STRIDE bytes apart. p: pointers, PACK (8, 4, 2) contiguous per thread."""
+    asm: gl.constexpr = peek_asm(N, PACK // 2, PACK, STRIDE, ALWAYS)
     constraints: gl.constexpr = peek_constraints(N, PACK // 2, PACK)
     return run_asm(asm, constraints, (p.to(gl.int64), use), gl.int16, N, PACK)
 
 
 @gluon.jit
-def settle(v, p, use, guard, T: gl.constexpr, N: gl.constexpr, STRIDE: gl.constexpr, PACK: gl.constexpr):
+def settle(v, p, use, guard, T: gl.constexpr, N: gl.constexpr, STRIDE: gl.constexpr, PACK: gl.constexpr, ALWAYS: gl.constexpr = False):
     """The values of ``peek`` as N tiles of type T, once all are there."""
-    asm: gl.constexpr = settle_asm(N, PACK // 2, PACK, STRIDE, True)
+    asm: gl.constexpr = settle_asm(N, PACK // 2, PACK, STRIDE, True, ALWAYS)
     constraints: gl.constexpr = settle_constraints(N, PACK // 2, PACK)
     args = (p.to(gl.int64), use, guard[0], guard[1], guard[2])
     w = run_asm(asm, constraints, v + args, gl.int16, N, PACK)
@@ -129,27 +131,27 @@ def settle(v, p, use, guard, T: gl.constexpr, N: gl.constexpr, STRIDE: gl.conste
 
 
 @gluon.jit
-def peek_tiles(p, use, N: gl.constexpr):
-    """N input tiles, 64 columns apart; p: pointers [rows, 64]. ``use`` nonzero: all, else zeros."""
-    return peek(p, use * N, N, 128, 8)
+def peek_tiles(p, use, N: gl.constexpr, ALWAYS: gl.constexpr = False):
+    """N input tiles, 64 columns apart; p: pointers [rows, 64]. ``use`` nonzero or ALWAYS: all, else zeros."""
+    return peek(p, use * N, N, 128, 8, ALWAYS)
 
 
 @gluon.jit
-def settle_tiles(v, p, use, guard, T: gl.constexpr, N: gl.constexpr):
-    return settle(v, p, use * N, guard, T, N, 128, 8)
+def settle_tiles(v, p, use, guard, T: gl.constexpr, N: gl.constexpr, ALWAYS: gl.constexpr = False):
+    return settle(v, p, use * N, guard, T, N, 128, 8, ALWAYS)
 
 
 @gluon.jit
 def peek32(p, use, N: gl.constexpr, STRIDE: gl.constexpr, PACK: gl.constexpr):
     """As ``peek`` for float32 values, PACK (4, 1) contiguous per thread."""
-    asm: gl.constexpr = peek_asm(N, PACK, PACK, STRIDE)
+    asm: gl.constexpr = peek_asm(N, PACK, PACK, STRIDE, True)
     constraints: gl.constexpr = peek_constraints(N, PACK, PACK)
     return run_asm(asm, constraints, (p.to(gl.int64), use), gl.float32, N, PACK)
 
 
 @gluon.jit
 def settle32(v, p, use, guard, N: gl.constexpr, STRIDE: gl.constexpr, PACK: gl.constexpr):
-    asm: gl.constexpr = settle_asm(N, PACK, PACK, STRIDE, False)
+    asm: gl.constexpr = settle_asm(N, PACK, PACK, STRIDE, False, True)
     constraints: gl.constexpr = settle_constraints(N, PACK, PACK)
     args = (p.to(gl.int64), use, guard[0], guard[1], guard[2])
     return run_asm(asm, constraints, v + args, gl.float32, N, PACK)
@@ -158,14 +160,14 @@ def settle32(v, p, use, guard, N: gl.constexpr, STRIDE: gl.constexpr, PACK: gl.c
 @gluon.jit
 def peek_some(p, left, PACK: gl.constexpr):
     """One tile of float32 values, PACK (4, 2, 1) contiguous per thread; of each pack the first ``left`` (a tensor like p) are in use."""
-    asm: gl.constexpr = peek_asm(PACK, 1, PACK, 4)
+    asm: gl.constexpr = peek_asm(PACK, 1, PACK, 4, False)
     constraints: gl.constexpr = peek_constraints(PACK, 1, PACK)
     return run_asm(asm, constraints, (p.to(gl.int64), left), gl.float32, 1, PACK)[0]
 
 
 @gluon.jit
 def settle_some(v, p, left, guard, PACK: gl.constexpr):
-    asm: gl.constexpr = settle_asm(PACK, 1, PACK, 4, False)
+    asm: gl.constexpr = settle_asm(PACK, 1, PACK, 4, False, False)
     constraints: gl.constexpr = settle_constraints(PACK, 1, PACK)
     return run_asm(asm, constraints, (v, p.to(gl.int64), left, guard[0], guard[1], guard[2]), gl.float32, 1, PACK)[0]
 

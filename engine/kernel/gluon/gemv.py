@@ -170,7 +170,9 @@ def add_part(d, s, k, ok, first, ctx, C: gl.constexpr, SEG: gl.constexpr, PARTS:
 
 
 @gluon.jit
-def run_lane_units(C: gl.constexpr, ring, full, empty, xs, base, at, first, n, total, own, SEG: gl.constexpr, LANES: gl.constexpr, Q: gl.constexpr):
+def run_lane_units(
+    C: gl.constexpr, ring, full, empty, xs, base, at, first, n, total, own, SEG: gl.constexpr, LANES: gl.constexpr, Q: gl.constexpr
+):
     """O or W2 of all lanes: n blocks of rows, LANES (even) units each. ``own``: (pointer to [LANES, padded D], distance to clear) for each
     lane's sums; ``total``: the same for their sum [D]. xs holds the segments of all lanes one after the other."""
     WIDE: gl.constexpr = SEG < 8  # a lane's segments are no tile of their own

@@ -32,7 +32,18 @@ from engine.kernel.gluon.flags import (
     wait_count,
 )
 from engine.kernel.gluon.gemv import DELTA, GATE, QKV, advance, run_head, run_lane_units, run_pairs, run_parts, share, stage
-from engine.kernel.gluon.sample import BAD, draw, finish_launch, load_stop_ids, publish, read_best, read_stop, report_token, state_of, token_of
+from engine.kernel.gluon.sample import (
+    BAD,
+    draw,
+    finish_launch,
+    load_stop_ids,
+    publish,
+    read_best,
+    read_stop,
+    report_token,
+    state_of,
+    token_of,
+)
 
 # Places of engine.kernel.control.PLACES
 AT_QKV = gl.constexpr(1)
@@ -141,7 +152,22 @@ def producer(weights, keys, values, ring, kv, full, empty, token_bar, halts, pid
                 at, run = feed_first(C, weights, ring, full, empty, token_bar, halt, at, tok, unit + first * 2, n, run, Q.ctas)
             else:
                 at = feed(C, weights, ring, full, empty, at, unit + first * 2, n, run, Q.ctas, 2)
-            at = feed_kv(C, keys, values, kv, full, empty, at, layer, pid // Q.splits, pos, pid % Q.splits, pid // Q.splits < Q.kv_heads, run, Q.splits)
+            at = feed_kv(
+                C,
+                keys,
+                values,
+                kv,
+                full,
+                empty,
+                at,
+                layer,
+                pid // Q.splits,
+                pos,
+                pid % Q.splits,
+                pid // Q.splits < Q.kv_heads,
+                run,
+                Q.splits,
+            )
             unit += Q.units_qkv
             first, n = share(unit, Q.units_o, pid, Q.ctas, Q.block_o)
             at = feed(C, weights, ring, full, empty, at, unit + first * Q.block_o, n, run, Q.ctas, Q.block_o)
@@ -360,7 +386,9 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     bad = stage_normed(C, xd, h, w, bad, layer, T)
     t1 = now(C, pid)
     first, units = share(unit, Q.units_qkv, pid, Q.ctas, 2)
-    at = run_pairs(C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_qkv, ahead, bias + layer * C.qkv_rows), C.segments_d, QKV, Q)
+    at = run_pairs(
+        C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_qkv, ahead, bias + layer * C.qkv_rows), C.segments_d, QKV, Q
+    )
     record(trace, pid, layer * 5, t0, tw, t1, C)
     # attention
     w = load_tiles(norms + (2 * layer + 1) * C.padded_hidden + xo, C.boxes)
@@ -406,7 +434,7 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     wait_count(counters, step * Q.ctas - Q.early(Q.units_o, C.early), guard)
     tw = now(C, pid)
     p = a_sum + C.at_o + xo
-    h = plain_sum(h, settle_tiles(peek_tiles(p, 1, C.boxes), p, 1, guard, T, C.boxes), C)
+    h = plain_sum(h, settle_tiles(peek_tiles(p, 1, C.boxes, True), p, 1, guard, T, C.boxes, True), C)
     bad = stage_normed(C, xd, h, w, bad, layer, T)
     t1 = now(C, pid)
     unit += Q.units_o
@@ -424,7 +452,7 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     wait_count(counters, step * Q.ctas - Q.early(Q.units_w13, C.early), guard)
     tw = now(C, pid)
     staged, x = input_tiles(C, xs, Q.segments_f, Q.sums, T)
-    stage_hidden(C, staged, a + C.at_u, 1, guard, T, Q.segments_f * Q.sums)
+    stage_hidden(C, staged, a + C.at_u, 1, guard, T, Q.segments_f * Q.sums, True)
     t1 = now(C, pid)
     unit += Q.units_w13
     at = delta_phase(C, ring, full, empty, x, step >> 30, at, unit, Q.units_w2, (a_sum + C.at_m, ahead_sum), (a + C.at_m + C.padded_hidden, ahead), pid,
@@ -434,13 +462,13 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
 
 
 @gluon.jit
-def stage_hidden(C: gl.constexpr, xf, u, use, guard, T: gl.constexpr, SEG: gl.constexpr):
-    """Stage the FFN activations u [SEG * KW] (zeros with ``use`` 0)."""
+def stage_hidden(C: gl.constexpr, xf, u, use, guard, T: gl.constexpr, SEG: gl.constexpr, ALWAYS: gl.constexpr):
+    """Stage the FFN activations u [SEG * KW] (zeros with ``use`` 0, unless ALWAYS)."""
     LX: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     NX: gl.constexpr = SEG if SEG > 8 else 8
     r = gl.arange(0, NX, layout=gl.SliceLayout(1, LX)) & (SEG - 1)
     p = u + r[:, None] * C.kw + gl.arange(0, 64, layout=gl.SliceLayout(0, LX))[None, :]
-    stage(xf, settle_tiles(peek_tiles(p, use, C.boxes), p, use, guard, T, C.boxes), T, C.boxes)
+    stage(xf, settle_tiles(peek_tiles(p, use, C.boxes, ALWAYS), p, use, guard, T, C.boxes, ALWAYS), T, C.boxes)
 
 
 @gluon.jit
@@ -560,7 +588,7 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
     step = lane_step(C, group_counter, step, guard)
     tw = now(C, pid)
     xf = xs._reinterpret(T, [C.boxes, G.segments_f if G.segments_f > 8 else 8, 64], xs.layout)
-    stage_hidden(C, xf, b + C.at_u + other * G.ffn, n_other, guard, T, G.segments_f)
+    stage_hidden(C, xf, b + C.at_u + other * G.ffn, n_other, guard, T, G.segments_f, False)
     t1 = now(C, pid)
     first, pairs = share(other_unit + 2 * (G.units_qkv + G.units_o + G.units_w13) + (1 - turn) * G.units_w2, G.units_w2, rank, G.ctas, 2)
     ctx = (b + C.at_m + (1 + other) * C.padded_hidden, ahead_other)
@@ -593,7 +621,7 @@ def add_common(C: gl.constexpr, act, h, n, counters, step, xo, guard, T: gl.cons
     begin_step(counters)
     wait_count(counters, step * C.ctas - C.common.early(C.common.units_w2, C.early), guard)
     p = at_layer(act, n - 1, C) + C.at_m + xo
-    return plain_sum(h, settle_tiles(peek_tiles(p, 1, C.boxes), p, 1, guard, T, C.boxes), C)
+    return plain_sum(h, settle_tiles(peek_tiles(p, 1, C.boxes, True), p, 1, guard, T, C.boxes, True), C)
 
 
 @gluon.jit
@@ -674,7 +702,9 @@ def consumer(mem, token_bar, halts, act, lse, total, words, sums, picks, counter
         if C.common_layers < C.layers:
             hs = (h, h)
             for half in range(C.halves):
-                hs, w, at, lane_steps, bad = half_layer(mem, buf, rotated_model, hs, w, at, lane_steps, bad, half, tok, pos, pid, xo, guard, trace, T, C)
+                hs, w, at, lane_steps, bad = half_layer(
+                    mem, buf, rotated_model, hs, w, at, lane_steps, bad, half, tok, pos, pid, xo, guard, trace, T, C
+                )
             t0 = now(C, pid)
             guard = at_place(guard, AT_HEAD, C.layers, pid)
             # the first lane of the group is complete; the second needs its last W2
@@ -702,8 +732,11 @@ def consumer(mem, token_bar, halts, act, lse, total, words, sums, picks, counter
         tw = now(C, pid)
         top = read_best(words, tok, guard, C)
         token = token_of(top)
-        if (temperature > 0.0) & (top < BAD):
-            token, step, rounds = draw(C, logits, first, units, top, ints, floats, sums, picks, counters, step, rounds, tok, pos + 1, pid, guard)
+        if C.draws:
+            if (temperature > 0.0) & (top < BAD):
+                token, step, rounds = draw(
+                    C, logits, first, units, top, ints, floats, sums, picks, counters, step, rounds, tok, pos + 1, pid, guard
+                )
         state = state_of(top, token, tok, stop_ids, abort, max_tokens, C)
         t1 = now(C, pid)
         report_token(host, pid, tok, token, state)
@@ -752,8 +785,29 @@ def decode(weights, keys, values, act, lse, total, words, sums, picks, counters,
     model = (norms, bias, cos, sin, kcache, vcache)
     gl.warp_specialize(
         [
-            (consumer, (mem, token_bar, halts, act, lse, total, words, sums, picks, counters, model, (table, logits, ints, floats),
-                        (tokens, status, stop_word, error), trace, pid, first_token, position, C)),  # fmt: skip
+            (
+                consumer,
+                (
+                    mem,
+                    token_bar,
+                    halts,
+                    act,
+                    lse,
+                    total,
+                    words,
+                    sums,
+                    picks,
+                    counters,
+                    model,
+                    (table, logits, ints, floats),
+                    (tokens, status, stop_word, error),
+                    trace,
+                    pid,
+                    first_token,
+                    position,
+                    C,
+                ),
+            ),  # fmt: skip
             (producer, (weights, keys, values, ring, kv, full, empty, token_bar, halts, pid, position, C)),
         ],
         [1],

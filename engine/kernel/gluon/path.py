@@ -1,5 +1,10 @@
 """The fast path behind ``engine.kernel.path.KernelPath``: single-row decode on one Hopper GPU. It has no prefill of its own."""
 
+import re
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -10,6 +15,8 @@ from engine.kernel.gluon.plan import KV_ROWS, PARITIES, Plan, make_plan, pack, u
 from engine.kernel.params import ParamBlock
 from engine.weights import ModelWeights
 
+FEW_SPLITS = 4
+SHORT_CONTEXT = 1664  # positions; up to here 4 splits beat 8 (Llama 3.2 1B on an H200: 663 to 692 us a token at 384, 817 to 766 at 3,756)
 COUNTERS = 32 * 32  # int32 words, one counter per 128 bytes
 
 
@@ -42,6 +49,11 @@ class GluonPath:
         """``options``: see ``make_plan``. Packs a second copy of the matrices; ``weights`` may be freed except the embedding."""
         ctas = torch.cuda.get_device_properties(device).multi_processor_count
         self.plan = make_plan(config, cache.context_tokens, ctas, **options)
+        # fewer splits are combined faster, more are computed faster: which is better depends on the context of the generation
+        few = self.plan if config.n_lanes > 1 else make_plan(config, cache.context_tokens, ctas, **{"max_splits": FEW_SPLITS} | options)
+        self.plans = {
+            (is_long, draws): replace(plan, draws=draws) for is_long, plan in ((False, few), (True, self.plan)) for draws in (False, True)
+        }
         self.config, self.cache, self.control, self.params = config, cache, control, params
         self.dtype = weights.embedding.dtype
         self.embedding = weights.embedding
@@ -51,6 +63,8 @@ class GluonPath:
         self.cos, self.sin = rope_tables(config, cache.context_tokens, device)
         self._allocate(device)
         self._descriptors()
+        for plan in dict.fromkeys(self.plans.values()):
+            self.compile(plan)
 
     def _allocate(self, device: torch.device) -> None:
         plan = self.plan
@@ -93,12 +107,17 @@ class GluonPath:
 
     def launch(self, first_token: int, position: int) -> None:
         """See KernelPath.launch."""
-        self.reset()
-        self.decode(first_token, position)
+        plan = self.choose_plan(position)
+        self.reset(plan)
+        self.decode(plan, first_token, position)
 
-    def reset(self) -> None:
-        """Mark every hand-over value as not written."""
-        plan = self.plan
+    def choose_plan(self, position: int) -> Plan:
+        """The plan for a generation from ``position`` on with the parameters last written."""
+        middle = position + self.params.max_tokens // 2
+        return self.plans[middle > SHORT_CONTEXT, not self.params.greedy]
+
+    def reset(self, plan: Plan) -> None:
+        """Mark every hand-over value as not written, and zero those that only pad."""
         self.flags.fill_(255)
         self.counters.zero_()
         if plan.padded_hidden != plan.hidden:
@@ -114,22 +133,60 @@ class GluonPath:
         if columns != plan.ffn:
             self.act.view(PARITIES, plan.act)[:, plan.at_u + plan.ffn : plan.at_u + columns].zero_()
 
-    def decode(self, first_token: int, position: int) -> None:
+    def decode(self, plan: Plan, first_token: int, position: int) -> None:
         """The decode launch alone; ``reset`` must precede it."""
         from engine.kernel.gluon.kernel import decode
 
+        with ptx_edit(weights_leave_cache_first if plan.evict_first else None):
+            decode[(plan.ctas,)](*self._arguments(first_token, position), plan, num_warps=4, launch_cooperative_grid=True)
+
+    def compile(self, plan: Plan):
+        """Compile the kernel for a plan, without a launch. Returns Triton's compiled kernel."""
+        from engine.kernel.gluon.kernel import decode
+
+        with ptx_edit(weights_leave_cache_first if plan.evict_first else None):
+            return decode.warmup(*self._arguments(0, 0), plan, grid=(plan.ctas,), num_warps=4, launch_cooperative_grid=True)
+
+    def _arguments(self, first_token: int, position: int) -> tuple:
         control, params = self.control, self.params
-        decode[(self.plan.ctas,)](
+        return (
             self.weight_rows, self.keys, self.values, self.act, self.lse, self.total, self.words, self.sums, self.picks, self.counters, self.halts,
             self.norms, self.bias, self.cos, self.sin, self.cache.k, self.cache.v, self.embedding, self.logits, params.ints, params.floats,
-            control.ring, control.status, control.stop_word, control.error, self.trace, first_token, position, self.plan,
-            num_warps=4, launch_cooperative_grid=True,
+            control.ring, control.status, control.stop_word, control.error, self.trace, first_token, position,
         )  # fmt: skip
 
     def close(self) -> None:
         """Free the packed weights and the scratch."""
         for name in ("weights", "weight_rows", "keys", "values", "flags", "act", "lse", "total", "words", "sums", "picks"):
             setattr(self, name, None)
+
+
+@contextmanager
+def ptx_edit(edit: Callable[[str], str] | None):
+    """Kernels compiled inside have their PTX passed through ``edit``. Launches belong inside too: newer Triton looks them up by the hook."""
+    from triton import knobs
+
+    def hook(backend=None, stages=None, options=None, language=None, capability=None):
+        if stages is None:  # newer Triton asks for what belongs into its cache key
+            return edit.__name__, edit.__name__
+        inner = stages["ptx"]
+        stages["ptx"] = lambda source, metadata: edit(inner(source, metadata))
+
+    previous = knobs.runtime.add_stages_inspection_hook
+    knobs.runtime.add_stages_inspection_hook = hook if edit else previous
+    try:
+        yield
+    finally:
+        knobs.runtime.add_stages_inspection_hook = previous
+
+
+BULK_COPY = re.compile(r"(@%p\d+ )?(cp\.async\.bulk\.tensor\.2d\.shared::(?:cluster|cta)\.global\.mbarrier::complete_tx::bytes)( [^;]*);")
+EVICT_FIRST = "0x12F0000000000000"  # createpolicy.fractional.L2::evict_first, fraction 1
+
+
+def weights_leave_cache_first(ptx: str) -> str:
+    """Give the bulk copies the evict-first policy: weights are read once a token, while code, norms and activations are read by every CTA."""
+    return BULK_COPY.sub(rf"{{ .reg .b64 once; mov.b64 once, {EVICT_FIRST}; \1\2.L2::cache_hint\3, once; }}", ptx)
 
 
 def rope_tables(config: ModelConfig, context: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from engine.weights import LayerWeights, ModelWeights
 
 PARITIES = 8  # activation buffers of this many consecutive layers exist side by side
 RESET_AHEAD = 2  # a writer clears the buffer of the layer that comes this many later
-MAX_SPLITS = 8
+MAX_SPLITS = 8  # of the positions of one KV head
 KV_ROWS = 64  # positions of one KV unit
 SHARED_LIMIT = 232_448 - 5_120  # bytes; the rest is scratch of the compiler and barriers
 
@@ -102,6 +102,8 @@ class Plan:
     eps: float
     early: int  # arrivals that a wait may leave out, since the data are checked themselves
     profile: bool = False
+    draws: bool = False  # tokens may be drawn; without it the kernel is shorter and greedy only
+    evict_first: bool = False  # weights leave the second-level cache first
 
     @property
     def kw(self) -> int:
@@ -243,17 +245,30 @@ def choose_boxes(config: ModelConfig) -> int:
 
 
 def make_plan(
-    config: ModelConfig, context: int, ctas: int, *, slots: int = 0, in_flight: int = 2, early: int = 8, profile: bool = False
+    config: ModelConfig,
+    context: int,
+    ctas: int,
+    *,
+    slots: int = 0,
+    in_flight: int = 2,
+    early: int = 8,
+    profile: bool = False,
+    evict_first: bool = True,
+    max_splits: int = MAX_SPLITS,
 ) -> Plan:
-    """The plan for one GPU with ``ctas`` multiprocessors. The model must have passed ``unsupported``."""
+    """The plan for one GPU with ``ctas`` multiprocessors. The model must have passed ``unsupported``.
+
+    in_flight: units whose copies are on their way at a time (more make queues, which delay everything else); early: arrivals that a wait
+    may leave out; evict_first: the weight stream does not push code, norms and activations out of the second-level cache.
+    """
     boxes = choose_boxes(config)
     kw = 64 * boxes
     reductions = config.layer_reductions
     common_layers = config.n_layers if config.n_lanes == 1 else _present_layers(config)
     lanes = config.n_lanes
     groups = _groups(lanes, ctas)
-    common = _mode(config, ctas, 1, 1, kw, sums=lanes if lanes > 1 else 1)
-    lane = _mode(config, ctas // groups, lanes // groups, lanes, kw, sums=1)
+    common = _mode(config, ctas, 1, 1, kw, lanes if lanes > 1 else 1, max_splits)
+    lane = _mode(config, ctas // groups, lanes // groups, lanes, kw, 1, max_splits)
     past = [i for i, kind in enumerate(reductions) if kind == Reduction.PAST]
     window = next((w for w in config.layer_windows if w), 0)
     segments_d = segments(config.hidden_size, kw)
@@ -291,10 +306,11 @@ def make_plan(
         eps=config.norm_eps,
         early=early,
         profile=profile,
+        evict_first=evict_first,
     )
 
 
-def _mode(config: ModelConfig, ctas: int, lanes: int, parts: int, kw: int, sums: int) -> Mode:
+def _mode(config: ModelConfig, ctas: int, lanes: int, parts: int, kw: int, sums: int, max_splits: int) -> Mode:
     """``parts``: lanes that the model is cut into; ``lanes`` of them are computed by these CTAs."""
     heads, kv_heads, ffn = config.n_heads // parts, config.n_kv_heads // parts, config.ffn_size // parts
     d, size = config.hidden_size, config.head_size
@@ -309,7 +325,7 @@ def _mode(config: ModelConfig, ctas: int, lanes: int, parts: int, kw: int, sums:
         ffn=ffn,
         segments_o=segments_o,
         segments_f=segments_f,
-        splits=min(MAX_SPLITS, _power_of_two(max(1, ctas // (lanes * kv_heads)))),
+        splits=min(max_splits, _power_of_two(max(1, ctas // (lanes * kv_heads)))),
         sums=sums,
         units_qkv=_even(-(-(heads + 2 * kv_heads) * size // rows_d)),
         units_o=sums * _even(-(-d // (64 // segments_o)), sums),
@@ -423,7 +439,9 @@ def pack(config: ModelConfig, weights: ModelWeights, plan: Plan) -> Tensor:
         for lane in range(plan.lanes):
             group, a = divmod(lane, plan.group_lanes)
             at = plan.first_lane_unit + group * plan.units_group + (index - plan.common_layers) * plan.lane.units_layer
-            _pack_lane(plan, plan.lane, packed, at, a, (layer.wqkv[lane], layer.wo[lane : lane + 1], layer.w13[lane], layer.w2[lane : lane + 1]))
+            _pack_lane(
+                plan, plan.lane, packed, at, a, (layer.wqkv[lane], layer.wo[lane : lane + 1], layer.w13[lane], layer.w2[lane : lane + 1])
+            )
     pack_rows(weights.head, plan.boxes, packed[plan.first_head_unit :])
     return packed
 

@@ -14,8 +14,8 @@ from engine.weights import Shard
 
 CTAS = 132
 LLAMA = ModelConfig(
-    name="llama", architecture="llama", n_layers=2, hidden_size=512, n_heads=8, n_kv_heads=2, head_size=64, ffn_size=7000,
-    vocab_size=300, context_tokens=128, norm_eps=1e-5, rope_theta=1e4, dtype="bfloat16",
+    name="llama", architecture="llama", n_layers=2, hidden_size=512, n_heads=8, n_kv_heads=2, head_size=64, ffn_size=4500,
+    vocab_size=100, context_tokens=128, norm_eps=1e-5, rope_theta=1e4, dtype="bfloat16",
 )  # fmt: skip
 LANES = ModelConfig(
     name="lanes", architecture="laneformer_tp", n_layers=4, hidden_size=768, n_heads=16, n_kv_heads=8, head_size=96, ffn_size=1536,
