@@ -1,7 +1,7 @@
 """Who asks: a signed-in user or an anonymous visitor, known by a signed cookie, over HTTP and WebSocket alike."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
@@ -9,6 +9,8 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
 from django.core import signing
 from django.http import HttpRequest, HttpResponse
+
+from playground.config import config
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import AbstractBaseUser
@@ -20,10 +22,11 @@ _SALT = "playground.visitor"
 
 @dataclass(frozen=True)
 class Owner:
-    """Exactly one of ``user`` and ``visitor_id`` is set."""
+    """Exactly one of ``user`` and ``visitor_id`` is set. ``address`` is the client's, for the limit of visitors together."""
 
     user: "AbstractBaseUser | None" = None
     visitor_id: UUID | None = None
+    address: str = field(default="", compare=False)
 
     @property
     def key(self) -> str:
@@ -33,6 +36,16 @@ class Owner:
     def fields(self) -> dict:
         """The columns that mark a row as this owner's."""
         return {"user": self.user, "visitor_id": None if self.user else self.visitor_id}
+
+
+def client_address(remote: str, forwarded_for: str) -> str:
+    """The client's network address; behind a proxy (BEHIND_HTTPS) the one that the proxy saw."""
+    nearest = forwarded_for.rpartition(",")[2].strip()
+    return nearest if config.behind_https and nearest else remote
+
+
+def request_address(request: HttpRequest) -> str:
+    return client_address(request.META.get("REMOTE_ADDR", ""), request.META.get("HTTP_X_FORWARDED_FOR", ""))
 
 
 def visitor_from_cookie(value: str | None) -> UUID | None:
@@ -52,7 +65,9 @@ def owner_from_scope(scope: dict) -> Owner:
     user = scope.get("user")
     if user is not None and user.is_authenticated:
         return Owner(user=user)
-    return Owner(visitor_id=visitor_from_cookie(scope.get("cookies", {}).get(COOKIE)) or uuid4())
+    forwarded = dict(scope.get("headers", ())).get(b"x-forwarded-for", b"").decode("latin-1")
+    address = client_address((scope.get("client") or ("",))[0], forwarded)
+    return Owner(visitor_id=visitor_from_cookie(scope.get("cookies", {}).get(COOKIE)) or uuid4(), address=address)
 
 
 class OwnerMiddleware:
@@ -83,7 +98,7 @@ def _owner_of(request: HttpRequest, user: "AbstractBaseUser") -> tuple[Owner, UU
     if user.is_authenticated:
         return Owner(user=user), None
     new = None if known else uuid4()
-    return Owner(visitor_id=known or new), new
+    return Owner(visitor_id=known or new, address=request_address(request)), new
 
 
 def _with_cookie(response: HttpResponse, new_visitor: UUID | None) -> HttpResponse:

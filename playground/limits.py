@@ -2,7 +2,8 @@
 
 Limits hold for each *subject* of a request: its user or visitor and, through the API, its key. Requests count in a moving
 minute; output tokens when an answer ends, in the minute and the UTC day of its end; answers at once from acceptance to end.
-A subject is refused once a window is used up, so one answer may run over it by its own length.
+A subject is refused once a window is used up, so one answer may run over it by its own length. Visitors of one network
+address have a common limit of requests, because whoever drops the cookie is a new visitor.
 """
 
 import logging
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 MINUTE = 60
 DAY = 24 * 3600
+VISITORS_PER_ADDRESS = 10  # as many times one visitor's requests may come from one address
 SLOT_RETRY_SECONDS = 2  # nobody knows when an answer will end
 YOUNG_SECONDS = 30  # a slot this young may belong to a request that is being stored
 
@@ -67,7 +69,8 @@ def check_can_generate(owner: Owner, generation_ids: list[UUID], api_key: "ApiKe
         _check_tokens(subject)
     try:
         for subject in subjects:
-            _take_slots(subject, generation_ids)
+            if not subject.key.startswith("address:"):
+                _take_slots(subject, generation_ids)
         for subject in subjects:
             _count_request(subject)
     except TooManyRequests:
@@ -97,6 +100,9 @@ def settle(generation: Generation) -> None:
 def subjects_of(owner: Owner, api_key: "ApiKey | None" = None) -> list[Subject]:
     """Read once a request: the limits come from the database."""
     found = [Subject(owner.key, quota_for(owner), "you" if owner.user else "a visitor")]
+    if owner.address and (limit := found[0].limits.requests_per_minute) is not None:
+        together = Limits(requests_per_minute=limit * VISITORS_PER_ADDRESS)
+        found.append(Subject(f"address:{owner.address}", together, "visitors of one network address"))
     if api_key:
         own = Limits(**{field.name: getattr(api_key, field.name) for field in fields(Limits)})
         found.append(Subject(f"key:{api_key.pk}", own, "this key"))
@@ -177,7 +183,7 @@ def _refuse(subject: Subject, window: Window, what: str) -> None:
     message = f"{window.limit:,} {what} a {window.span} are the limit for {subject.name}."
     if window.limit:
         message += f" Free again in {_shown(window.reset_s)}."
-    raise TooManyRequests(message, window.reset_s, what)
+    raise TooManyRequests(message, window.reset_s, what, span=window.span, limit=window.limit)
 
 
 # Answers at once -------------------------------------------------------------------------------------------------------
@@ -196,7 +202,7 @@ def _take_slots(subject: Subject, generation_ids: list[UUID]) -> None:
     if limit is None or taken <= limit or _forget_ended(subject, generation_ids) <= limit:
         return
     message = f"{limit:,} answers at once are the limit for {subject.name}. Stop one, or wait for its end."
-    raise TooManyRequests(message, SLOT_RETRY_SECONDS, "concurrent")
+    raise TooManyRequests(message, SLOT_RETRY_SECONDS, "concurrent", limit=limit)
 
 
 def _forget_ended(subject: Subject, new_ids: list[UUID]) -> int:

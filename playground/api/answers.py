@@ -87,9 +87,9 @@ class Answers:
 
     def stop(self) -> None:
         """Stop what still runs, whatever becomes of the caller's own task."""
-        if self.running:
-            log.info("client of %s went away; %d answers are stopped", self._head["id"], len(self.running))
-            generations = list(self.running.values())
+        generations, self.running = list(self.running.values()), {}
+        if generations:
+            log.info("%s ends early; %d answers are stopped", self._head["id"], len(generations))
             task = asyncio.create_task(database_sync_to_async(services.answers_stop, thread_sensitive=False)(generations=generations))
             stopping.add(task)
             task.add_done_callback(stopping.discard)
@@ -105,7 +105,8 @@ class Answers:
     async def _taken(self, queue: asyncio.Queue) -> AsyncIterator[tuple[int, dict]]:
         while self.running:
             try:
-                index, frame = await asyncio.wait_for(queue.get(), KEEP_ALIVE_SECONDS)
+                async with asyncio.timeout(KEEP_ALIVE_SECONDS):  # not wait_for: in Python 3.11 it can swallow the client's leaving
+                    index, frame = await queue.get()
             except TimeoutError:
                 yield 0, {"type": "silence"}
                 continue

@@ -26,7 +26,7 @@ from playground.api.services import Caller
 from playground.chat.models import Generation
 from playground.config import config
 from playground.exceptions import MessageTooLarge, PlaygroundError, TooManyRequests, UnknownModel
-from playground.identity import Owner
+from playground.identity import Owner, request_address
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class KeyAuth(HttpBearer):
         if token:
             return await database_sync_to_async(_caller_of)(token)
         if config.api_anonymous:
-            return Caller(Owner(visitor_id=uuid5(NAMESPACE_URL, request.META.get("REMOTE_ADDR", ""))))
+            return Caller(Owner(visitor_id=uuid5(NAMESPACE_URL, request_address(request))))
         raise InvalidApiKey("You didn't provide an API key. Send it as 'Authorization: Bearer YOUR_KEY'.")
 
 

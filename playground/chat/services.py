@@ -300,13 +300,15 @@ def generation_finish(*, generation_id: UUID, result: Result, was: tuple[str, ..
 
 
 def generation_cancel(*, generation: Generation) -> None:
-    """Stop it: a queued one never reaches an engine, a running one ends within a token. Ended ones stay as they are."""
+    """Stop it: a queued one never reaches an engine, a running one ends within a token. Ended ones stay as they are.
+
+    The engine is told first: it must not run on while the database waits for a lock.
+    """
+    streams.cancel_request(generation.pk)
     result = Result(State.STOPPED, finish_reason="cancelled", prompt_tokens=generation.prompt_tokens, last_event_id=streams.event_id(1))
     if generation_finish(generation_id=generation.pk, result=result, was=(State.QUEUED,)):
         streams.queue_remove(generation.pk)
         streams.stream_end(generation.pk, 0, end_frame(generation.pk))
-        return
-    streams.cancel_request(generation.pk)
 
 
 def end_frame(generation_id: UUID) -> dict:

@@ -1,5 +1,7 @@
 """Quotas in Redis: of users, visitors and keys, shared by the browser and the API."""
 
+from uuid import uuid4
+
 import pytest
 
 from playground.identity import Owner
@@ -113,3 +115,25 @@ def test_a_refused_request_leaves_no_slot_behind(user):  # noqa: F811
         long = [ChatMessage(role="user", content="word " * 9000)]
         generation_create(owner=Owner(user=user), params=Params(), messages=long)
     assert streams.client().zcard(f"quota:user:{user.pk}:active") == 0
+
+
+def test_dropping_the_cookie_does_not_lift_the_limit():
+    from playground.accounts.models import Quota
+    from playground.chat.services import generation_cancel
+    from playground.exceptions import TooManyRequests
+
+    Quota.objects.create(applies_to="visitors", requests_per_minute=1)
+    for _ in range(10):
+        generation_cancel(generation=ask(Owner(visitor_id=uuid4(), address="192.0.2.1")))
+    with pytest.raises(TooManyRequests, match="10 requests a minute are the limit for visitors of one network address"):
+        ask(Owner(visitor_id=uuid4(), address="192.0.2.1"))
+    ask(Owner(visitor_id=uuid4(), address="192.0.2.2"))
+
+
+def test_the_address_is_the_one_that_the_proxy_saw(monkeypatch):
+    from playground.config import config
+    from playground.identity import client_address
+
+    assert client_address("10.0.0.1", "192.0.2.9") == "10.0.0.1"  # no proxy: the header is the client's own invention
+    monkeypatch.setattr(config, "behind_https", True)
+    assert client_address("10.0.0.1", "6.6.6.6, 192.0.2.9") == "192.0.2.9" and client_address("10.0.0.1", "") == "10.0.0.1"
