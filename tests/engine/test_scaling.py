@@ -1,0 +1,49 @@
+"""The model of docs/scaling.md against the measured chains it was fitted to, and against what bounds it."""
+
+from dataclasses import replace
+
+import pytest
+
+from engine.bench.scaling import H200, MI300X, predict, write_scaling_plot
+from engine.errors import ModelError
+from engine.shapes import SHAPES
+
+LANEFORMER = SHAPES["laneformer-2b"]
+CHAINS_US = {1: 990, 2: 505, 4: 276, 8: 185}  # measured, without attention, exchange and choice of the token
+
+
+@pytest.mark.parametrize("gpus", CHAINS_US)
+def test_the_fit_gives_the_measured_chains(gpus):
+    predicted = predict(LANEFORMER, gpus)
+    head = LANEFORMER.vocab_size * LANEFORMER.hidden_size * 2 / gpus / H200.bytes_per_us
+    assert predicted.layers + head == pytest.approx(CHAINS_US[gpus], rel=0.005)
+
+
+def test_one_gpu_agrees_with_the_fast_path():
+    assert predict(LANEFORMER, 1).tokens_per_s == pytest.approx(996, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["laneformer-2b", "llama-3.1-8b"])
+@pytest.mark.parametrize("machine", [H200, MI300X])
+def test_no_prediction_beats_the_read_bound_and_more_gpus_gain_less_each(name, machine):
+    times = [predict(SHAPES[name], gpus, machine) for gpus in (1, 2, 4)]
+    assert all(time.total > time.bound for time in times)
+    shares = [time.bound / time.total for time in times]
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_delayed_sums_cost_less_than_sums_that_are_needed_at_once():
+    at_once = replace(LANEFORMER, reductions=(), delay=LANEFORMER.n_layers)
+    assert predict(LANEFORMER, 8).exchange < predict(at_once, 8).exchange / 4
+
+
+def test_a_number_that_does_not_divide_is_refused():
+    with pytest.raises(ModelError, match="8 lanes do not divide over 3 GPUs"):
+        predict(LANEFORMER, 3)
+
+
+def test_the_plot_shows_bound_prediction_and_measurement(tmp_path):
+    write_scaling_plot(LANEFORMER, H200, {1: 996.0}, tmp_path / "scaling.svg")
+    drawing = (tmp_path / "scaling.svg").read_text()
+    assert drawing.count("<polyline") == 2 and drawing.count("<circle") == 1
+    assert "measured: 1: 996" in drawing

@@ -1,0 +1,92 @@
+"""Two or more GPUs of this machine: the same tokens and logits as one, speed, waits, failures. ``pytest -s`` prints the figures."""
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+
+from engine.bench.measure import measure
+from engine.errors import DeviceError
+from engine.kernel.backend import MonokernelBackend
+from engine.kernel.ranks import MultiGpuBackend, make_backend
+from engine.request import SamplingParams
+from tests.gpu.test_monokernel import generate, prompt
+
+GPUS = torch.cuda.device_count()
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(GPUS < 2, reason="needs two CUDA GPUs")]
+CONTEXT, POSITIONS = 1024, 1000
+MODELS = {"random:laneformer-2b": "float16", "random:llama-3.2-1b": "bfloat16"}
+SAMPLED = SamplingParams(temperature=0.8, top_k=50, top_p=0.95, seed=11)
+
+
+def counts() -> list[int]:
+    return [n for n in (2, 4, 8) if n <= GPUS]
+
+
+def results(backend: "MonokernelBackend | MultiGpuBackend") -> dict:
+    """What one and several GPUs are compared by. A MonokernelBackend's logits come from the decode phases too."""
+    ids = prompt(POSITIONS, backend.config.vocab_size)
+    found = {
+        "speed": measure(backend, 128, 512, runs=3),
+        "greedy": generate(backend, ids[:300], 64),
+        "sampled": generate(backend, ids[:40], 64, SAMPLED),
+        "logits": backend.logits(ids, decode=True),
+    }
+    if isinstance(backend, MultiGpuBackend):
+        generate(backend, ids[:128], 512)
+        found["waits"] = {kind: time_us / 512 for kind, time_us in backend.waited_us().items()}
+    backend.close()
+    return found
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def one(request):
+    name = request.param
+    backend = MonokernelBackend(name, dtype=MODELS[name], context_tokens=CONTEXT, kernel="portable", measure_bandwidth=False)
+    return name, results(backend)
+
+
+@pytest.mark.parametrize("gpus", counts())
+def test_several_gpus_agree_with_one(one, gpus):
+    name, single = one
+    several = results(make_backend(name, gpus=gpus, dtype=MODELS[name], context_tokens=CONTEXT, measure_bandwidth=False))
+    a, b = single["logits"], several["logits"]
+    error = ((a - b).norm() / a.norm()).item()
+    agree = (a.argmax(-1) == b.argmax(-1)).float().mean().item()
+    speeds = single["speed"].decode_tokens_per_s, several["speed"].decode_tokens_per_s
+    print(
+        f"\n{name} on {gpus} GPUs, portable kernel: {speeds[1]:.1f} tokens/s, one GPU {speeds[0]:.1f} ({speeds[1] / speeds[0]:.2f} x); "
+        f"TTFT {several['speed'].ttft_ms:.2f} ms (one GPU {single['speed'].ttft_ms:.2f}); relative error of logits {error:.1e}, top-1 {agree:.4f} "
+        f"over {POSITIONS} positions, equal bits: {torch.equal(a, b)}; waits for peers, us per token: {several['waits']}"
+    )
+    assert error < 2e-3 and agree > 0.99
+    for kind in ("greedy", "sampled"):
+        same = next((i for i, (x, y) in enumerate(zip(single[kind], several[kind], strict=True)) if x != y), 64)
+        print(f"{kind}: first {same} of 64 tokens equal")
+        assert same >= 16  # random weights: rounding may part them at a near tie, never at once
+
+
+def test_a_killed_rank_ends_the_generation_within_a_second():
+    backend = make_backend("random:laneformer-2b", gpus=2, dtype="float16", context_tokens=CONTEXT, measure_bandwidth=False)
+    try:
+        run = backend.start([1, 2, 3], SamplingParams(), frozenset(), CONTEXT - 3)
+        while not run.poll(1.0):
+            pass
+        os.kill(backend._ranks[0]._process.pid, signal.SIGKILL)
+        killed = time.monotonic()
+        with pytest.raises(DeviceError):
+            while run.finish_reason is None:
+                run.poll(1.0)
+        print(f"\nerror after {time.monotonic() - killed:.3f} s")
+        assert time.monotonic() - killed < 1
+        run._own.close()  # the kernel of this rank ends by itself
+        assert time.monotonic() - killed < 2
+    finally:
+        backend.close()
+
+
+def test_too_many_gpus_are_refused():
+    with pytest.raises(DeviceError, match=f"this machine has {GPUS}"):
+        make_backend("random:laneformer-2b", gpus=8 if GPUS < 8 else 16, context_tokens=CONTEXT)
