@@ -1,5 +1,6 @@
 """The fast path behind ``engine.kernel.path.KernelPath``: single-row decode on one Hopper GPU. It has no prefill of its own."""
 
+import hashlib
 import re
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -168,7 +169,8 @@ def ptx_edit(edit: Callable[[str], str] | None):
 
     def hook(backend=None, stages=None, options=None, language=None, capability=None):
         if stages is None:  # newer Triton asks for what belongs into its cache key
-            return edit.__name__, edit.__name__
+            key = f"{edit.__name__} {BULK_COPY.pattern} {EVICT_FIRST}"
+            return key, hashlib.sha256(key.encode()).hexdigest()
         inner = stages["ptx"]
         stages["ptx"] = lambda source, metadata: edit(inner(source, metadata))
 
