@@ -27,12 +27,20 @@ def text(report: dict) -> str:
             f"MBU {report['mbu_measured']:.1%} of measured"
             + (f", {report['mbu_datasheet']:.1%} of datasheet" if report["mbu_datasheet"] else "")
         )
+    if report.get("exchange"):
+        lines.append(_exchange_line(report["exchange"], speed["decode_tokens_per_s"]))
     for phase in report.get("profile") or []:
         lines.append(
             f"phase          {phase['name']:22} x{phase['count']:<3} work {phase['work_us']:7.1f} us (slowest {phase['slowest_us']:7.1f}), "
             f"wait {phase['wait_us']:6.1f} us, {phase['bytes'] / 1e6:7.1f} MB"
         )
     return "\n".join(lines)
+
+
+def _exchange_line(exchange: dict, tokens_per_s: float) -> str:
+    times = {kind: exchange[f"{kind}_wait_us"] for kind in ("delayed", "present", "agreement")}
+    waits = ", ".join(f"{kind} {time:.1f} us ({time * tokens_per_s / 1e6:.1%})" for kind, time in times.items())
+    return f"exchange       waits per token: {waits}; {exchange['pushed_bytes'] * tokens_per_s / 1e9:.1f} GB/s pushed by each GPU"
 
 
 def rival_text(report: dict) -> str:

@@ -19,6 +19,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--profile", action="store_true", help="time, wait and bytes of every phase of the portable kernel")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the report as JSON")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="write a bar chart as SVG")
+    parser.add_argument("--scaling", metavar="FILE", type=Path, help="write tokens/s over GPUs, predicted and measured, as SVG")
     add_backend(parser)
     add_dtype(parser)
     return parser
@@ -32,6 +33,8 @@ def run(args: argparse.Namespace) -> None:
         args.json.write_text(json.dumps(report, indent=1) + "\n")
     if args.plot:
         write_plot(report, args.plot)
+    if args.scaling:
+        _write_scaling(args, report)
 
 
 def make_report(args: argparse.Namespace) -> dict:
@@ -55,10 +58,12 @@ def make_report(args: argparse.Namespace) -> dict:
         if length > backend.info.context_tokens:
             raise InvalidRequest(f"{length:,} tokens do not fit {args.model}, which takes {backend.info.context_tokens:,}.")
         speed = measure(backend, args.prompt_tokens, args.output_tokens, args.runs)
-        on_monokernel = backend.info.backend == "monokernel" and backend.info.gpus > 0
+        on_monokernel = backend.info.backend == "monokernel" and backend.info.gpus == 1
         if (args.compare or args.profile) and not on_monokernel:
-            raise InvalidRequest("--compare and --profile need the monokernel on a GPU.")
+            raise InvalidRequest("--compare and --profile need the monokernel on one GPU.")
         report = {"engine": asdict(backend.info), "speed": speed.to_dict(), **_surroundings(backend)}
+        if backend.info.gpus > 1:
+            report["exchange"] = _exchange(backend, args.output_tokens)
         report |= _bounds(backend.info, speed.decode_tokens_per_s)
         if args.profile:
             from engine.bench.profile import profile_decode
@@ -74,6 +79,23 @@ def make_report(args: argparse.Namespace) -> dict:
         return report
     finally:
         backend.close()
+
+
+def _exchange(backend, output_tokens: int) -> dict:
+    """Per token, of the last run: what a processor of GPU 0 waited for others (us, by kind), and the bytes it pushed to them."""
+    waits = {f"{kind}_wait_us": value / output_tokens for kind, value in backend.waited_us().items()}
+    return waits | {"pushed_bytes": backend.path.shape.pushed_bytes}
+
+
+def _write_scaling(args: argparse.Namespace, report: dict) -> None:
+    from engine.bench.scaling import H200, MI300X, write_scaling_plot
+    from engine.loading import load_config
+    from engine.models import resolve
+
+    info = report["engine"]
+    machine = MI300X if "MI300X" in info["device"] else H200
+    measured = {info["gpus"]: report["speed"]["decode_tokens_per_s"]} if machine.name in info["device"] else {}
+    write_scaling_plot(load_config(resolve(args.model)), machine, measured, args.scaling)
 
 
 def _bounds(info, tokens_per_s: float) -> dict:

@@ -56,11 +56,10 @@ def test_several_gpus_agree_with_one(one, gpus):
     error = ((a - b).norm() / a.norm()).item()
     agree = (a.argmax(-1) == b.argmax(-1)).float().mean().item()
     speeds = single["speed"].decode_tokens_per_s, several["speed"].decode_tokens_per_s
-    print(
-        f"\n{name} on {gpus} GPUs, portable kernel: {speeds[1]:.1f} tokens/s, one GPU {speeds[0]:.1f} ({speeds[1] / speeds[0]:.2f} x); "
-        f"TTFT {several['speed'].ttft_ms:.2f} ms (one GPU {single['speed'].ttft_ms:.2f}); relative error of logits {error:.1e}, top-1 {agree:.4f} "
-        f"over {POSITIONS} positions, equal bits: {torch.equal(a, b)}; waits for peers, us per token: {several['waits']}"
-    )
+    times = several["speed"].ttft_ms, single["speed"].ttft_ms
+    print(f"\n{name}, portable kernel, {gpus} GPUs: {speeds[1]:.1f} tokens/s, {speeds[1] / speeds[0]:.2f} x one GPU ({speeds[0]:.1f})")
+    print(f"TTFT {times[0]:.2f} ms, one GPU {times[1]:.2f}; waits for peers, us per token: {several['waits']}")
+    print(f"logits of {POSITIONS} positions: relative error {error:.1e}, top-1 {agree:.4f}, equal bits: {torch.equal(a, b)}")
     assert error < 2e-3 and agree > 0.99
     for kind in ("greedy", "sampled"):
         same = next((i for i, (x, y) in enumerate(zip(single[kind], several[kind], strict=True)) if x != y), 64)
@@ -87,6 +86,7 @@ def test_a_killed_rank_ends_the_generation_within_a_second():
         backend.close()
 
 
+@pytest.mark.skipif(GPUS >= 8, reason="the model has eight lanes")
 def test_too_many_gpus_are_refused():
     with pytest.raises(DeviceError, match=f"this machine has {GPUS}"):
-        make_backend("random:laneformer-2b", gpus=8 if GPUS < 8 else 16, context_tokens=CONTEXT)
+        make_backend("random:laneformer-2b", gpus=8, context_tokens=CONTEXT)

@@ -142,6 +142,13 @@ class Shape:
         return self.inbox_rows_ffn + self.slots * self.rows * self.inbox_layer if self.ranks > 1 else 1
 
     @property
+    def pushed_bytes(self) -> int:
+        """Bytes that this rank stores in the others' inboxes for one token, without top-k and top-p."""
+        final = self.lanes * self.hidden if self.total_lanes > 1 and self.head != "vocab_parallel" else 0
+        words = 2 * self.layers * self.lanes * self.hidden + final + 4 * self.programs
+        return 8 * (self.ranks - 1) * words
+
+    @property
     def candidates_pad(self) -> int:
         return power_of_two(self.ranks * self.programs)
 
