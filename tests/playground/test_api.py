@@ -11,6 +11,7 @@ from django.core.management import CommandError, call_command
 from django.test import AsyncClient
 from django.utils import timezone
 
+from playground.api.schemas import ChatCompletion, Completion, ErrorResponse
 from playground.schemas import Params
 from tests.playground.conftest import wait_for
 
@@ -73,6 +74,7 @@ def test_an_answer_in_one_piece(api, worker):
     response = api.post("chat/completions", CHAT | {"user": "customer 7"})
     body = response.body
     assert response.status_code == 200, body
+    ChatCompletion.model_validate(body)
     assert body["choices"] == [
         {
             "index": 0,
@@ -116,6 +118,7 @@ def test_choices_prompts_echo_and_token_ids(api, worker, fake_engine):
     body = api.post("completions", {"model": MODEL, "prompt": [504, 30], "max_tokens": 2, "stop": "x", "top_k": 3, "min_p": 0.1}).body
     asked = fake_engine.submitted[0]
     assert asked.prompt_ids == [504, 30] and asked.sampling.stop == ("x",) and (asked.sampling.top_k, asked.sampling.min_p) == (3, 0.1)
+    Completion.model_validate(body)
     assert body["object"] == "text_completion" and asked.sampling.temperature == 1.0
 
     stream = events(api.post("completions", {"model": MODEL, "prompt": [504, 30], "echo": True, "max_tokens": 1, "stream": True}).events)
@@ -164,6 +167,7 @@ def test_a_wrong_field_is_named(api, engines, change, param, words):
     from playground.chat.models import Generation
 
     response = api.post("chat/completions", CHAT | change)
+    ErrorResponse.model_validate(response.body)
     error = response.body["error"]
     assert response.status_code == 400 and error["type"] == "invalid_request_error", error
     assert error["param"] == param and words in error["message"], error
@@ -289,3 +293,25 @@ def test_no_key_is_needed_where_that_is_allowed(worker, monkeypatch):
     response = Api("").post("chat/completions", CHAT)
     assert response.status_code == 200 and response.headers["x-ratelimit-limit-requests"] == "20"
     assert Generation.objects.get().visitor_id and Api("mk-wrong").post("chat/completions", CHAT).status_code == 401
+
+
+def test_the_openapi_document_is_served_to_everybody(engines):
+    document = Api("").get("openapi.json").body
+    assert set(document["paths"]) == {"/v1/models", "/v1/models/{model}", "/v1/chat/completions", "/v1/completions"}
+    answers = document["paths"]["/v1/chat/completions"]["post"]["responses"]
+    assert set(answers["200"]["content"]) == {"application/json", "text/event-stream"} and {"401", "429", "503"} < set(answers)
+
+
+def test_admins_see_keys_and_limit_and_revoke_them(admin_client, user, key):
+    from playground.api.models import ApiKey
+
+    row = ApiKey.objects.get()
+    page = f"/admin/api/apikey/{row.pk}/change/"
+    assert row.prefix in admin_client.get("/admin/api/apikey/").content.decode()
+    assert key not in admin_client.get(page).content.decode()
+    form = {"name": "test", "scopes": '["models"]', "requests_per_minute": "7"}
+    assert admin_client.post(page, form).status_code == 302
+    row.refresh_from_db()
+    assert (row.requests_per_minute, row.tokens_per_day, row.scopes) == (7, None, ["models"])
+    admin_client.post("/admin/api/apikey/", {"action": "revoke", "_selected_action": [str(row.pk)]})
+    assert Api(key).get("models").status_code == 401
