@@ -1,10 +1,13 @@
-"""Security headers of every page."""
+"""Security headers of every page, and the files of the bundle."""
 
+import os
 import secrets
 from collections.abc import Awaitable, Callable
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotFound
+from servestatic.middleware import ServeStaticMiddleware
+from servestatic.responders import Redirect, StaticFile
 
 POLICY = (
     "default-src 'self'; script-src 'self' 'nonce-{nonce}'; style-src 'self' 'nonce-{nonce}'; img-src 'self' data: blob:; "
@@ -39,3 +42,13 @@ class SecurityHeadersMiddleware:
             response.headers.setdefault("Content-Security-Policy", POLICY.format(nonce=request.csp_nonce))
         response.headers.setdefault("Permissions-Policy", "camera=(), geolocation=(), microphone=(), payment=(), usb=()")
         return response
+
+
+class StaticFilesMiddleware(ServeStaticMiddleware):
+    """The list of files is made at the start. One that has gone since, because the bundle was built anew, is a 404 at once."""
+
+    @staticmethod
+    async def aserve(static_file: StaticFile | Redirect, request: HttpRequest) -> HttpResponse:
+        if isinstance(static_file, StaticFile) and not os.path.exists(static_file.get_path_and_headers(request.META)[0]):
+            return HttpResponseNotFound("This file is gone: the bundle was built anew. Restart the server.", content_type="text/plain")
+        return await ServeStaticMiddleware.aserve(static_file, request)
