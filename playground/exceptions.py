@@ -1,15 +1,23 @@
-"""Errors that a caller of the playground can meet. HTTP, WebSocket and task edges map them once to ``{code, message}``."""
+"""Errors that a caller of the playground can meet. HTTP, WebSocket and task edges send their ``body``: ``{code, message, details?}``."""
 
 
 class PlaygroundError(Exception):
-    """``code`` is stable and machine-readable, ``status`` the HTTP status, the message is for people."""
+    """``code`` is stable and machine-readable, ``status`` the HTTP status, the message is for people.
+
+    ``details`` holds the names and numbers of the message, for a client that says it in another language.
+    """
 
     code = "error"
     status = 400
 
-    def __init__(self, message: str):
+    def __init__(self, message: str, **details: str | float):
         super().__init__(message)
         self.message = message
+        self.details = details
+
+    @property
+    def body(self) -> dict:
+        return {"code": self.code, "message": self.message} | ({"details": self.details} if self.details else {})
 
 
 class Malformed(PlaygroundError):
@@ -38,7 +46,13 @@ class PromptTooLong(PlaygroundError):
     def __init__(self, *, prompt_tokens: int, context_tokens: int, model: str):
         self.prompt_tokens, self.context_tokens = prompt_tokens, context_tokens
         over = max(1, prompt_tokens - context_tokens)  # a prompt that fills the context leaves no room for an answer
-        super().__init__(f"This prompt has {prompt_tokens:,} tokens; {model} takes {context_tokens:,}. Shorten it by {over:,}.")
+        super().__init__(
+            f"This prompt has {prompt_tokens:,} tokens; {model} takes {context_tokens:,}. Shorten it by {over:,}.",
+            prompt_tokens=prompt_tokens,
+            context_tokens=context_tokens,
+            model=model,
+            over=over,
+        )
 
 
 class EngineRefused(PlaygroundError):
@@ -56,7 +70,8 @@ class MessageTooLarge(PlaygroundError):
     status = 413
 
     def __init__(self, *, size_bytes: int, limit_bytes: int):
-        super().__init__(f"This message is {size_bytes / 1e6:.1f} MB; the limit is {limit_bytes / 1e6:g} MB.")
+        message = f"This message is {size_bytes / 1e6:.1f} MB; the limit is {limit_bytes / 1e6:g} MB."
+        super().__init__(message, mb=round(size_bytes / 1e6, 1), limit=limit_bytes / 1e6)
 
 
 class UnknownModel(PlaygroundError):
@@ -66,7 +81,7 @@ class UnknownModel(PlaygroundError):
     status = 404
 
     def __init__(self, *, model: str, served: int):
-        super().__init__(f"There is no model '{model[:100]}' here. Choose one of {served}.")
+        super().__init__(f"There is no model '{model[:100]}' here. Choose one of {served}.", model=model[:100], served=served)
 
 
 class NotFound(PlaygroundError):
@@ -90,8 +105,8 @@ class TooManyRequests(PlaygroundError):
     code = "rate_limited"
     status = 429
 
-    def __init__(self, message: str, retry_after_s: float = 1.0, limited: str = "requests"):
-        super().__init__(message)
+    def __init__(self, message: str, retry_after_s: float = 1.0, limited: str = "requests", **details: str | float):
+        super().__init__(message, retry_after_s=retry_after_s, limited=limited, **details)
         self.retry_after_s = retry_after_s
         self.limited = limited
 

@@ -74,6 +74,8 @@ ClientFrame = Annotated[Generate | Stop | Resume | Ack, Field(discriminator="typ
 client_frames: TypeAdapter[Generate | Stop | Resume | Ack] = TypeAdapter(ClientFrame)
 
 
+Details = Annotated[dict[str, str | int | float], Field(description="Names and numbers of the message, to say it in another language.")]
+
 # What the server sends -------------------------------------------------------------------------------------------------
 
 
@@ -159,6 +161,7 @@ class Error(Strict):
     generation_id: UUID | None
     code: str
     message: str
+    details: Details | None = None
     request_id: str | None = None
     event_id: str | None = None
 
@@ -176,6 +179,7 @@ server_frames: TypeAdapter[BaseModel] = TypeAdapter(ServerFrame)
 class ErrorBody(Strict):
     code: str
     message: str
+    details: Details | None = None
 
 
 class ModelCard(Strict):

@@ -6,7 +6,7 @@ from urllib.parse import quote
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 
-from playground.accounts.services import check_may_use
+from playground.accounts.selectors import check_may_use
 from playground.exceptions import SignInRequired
 
 # Paths that everybody may always see; keys of /v1 are checked there.

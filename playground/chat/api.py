@@ -30,7 +30,7 @@ api.add_router("/conversations/import", "playground.chat.imports.router")
 
 @api.exception_handler(PlaygroundError)
 def on_playground_error(request: HttpRequest, error: PlaygroundError) -> JsonResponse:
-    return JsonResponse({"code": error.code, "message": error.message}, status=error.status)
+    return JsonResponse(error.body, status=error.status)
 
 
 @api.exception_handler(ValidationError)

@@ -129,8 +129,8 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
             del self.views[view.generation_id]
 
     async def send_error(self, error: PlaygroundError, request_id: str | None = None, generation_id: UUID | None = None) -> None:
-        frame = {"type": "error", "generation_id": str(generation_id) if generation_id else None, "code": error.code}
-        frame |= {"message": error.message} | ({"request_id": request_id} if request_id else {})
+        frame = {"type": "error", "generation_id": str(generation_id) if generation_id else None, **error.body}
+        frame |= {"request_id": request_id} if request_id else {}
         await self.send_frame(frame)
 
     async def send_frame(self, frame: dict) -> int:
@@ -214,7 +214,8 @@ def _refusal(error: ValidationError, text: str) -> PlaygroundError:
     given = repr(first["input"])
     given = given if len(given) <= 80 else given[:77] + "..."
     if "params" in place and place[0] == "params":
-        refusal = InvalidParameter(f"{'.'.join(place[1:])}: {first['msg']}; got {given}.")
+        name = ".".join(place[1:])
+        refusal = InvalidParameter(f"{name}: {first['msg']}; got {given}.", name=name, given=given)
     elif place:
         refusal = Malformed(f"{'.'.join(place)}: {first['msg']}; got {given}.")
     else:

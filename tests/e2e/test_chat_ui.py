@@ -111,6 +111,26 @@ def test_stop_keeps_the_text_and_continue_goes_on(page: Page):
     assert len(conversation(page)["messages"]) == 4
 
 
+def test_every_past_answer_shows_its_curve_after_a_reload(page: Page):
+    ask(page, "Add two numbers", 300)
+    title(page, "Complete")
+    ask(page, "Once more", 150)
+    expect(answers(page).nth(1).locator(".ticket")).to_contain_text("150 tokens", timeout=SLOW)
+    live = page.locator(".trace").get_attribute("aria-label")
+    page.reload()
+    tokens = page.locator(".m-read .rd", has_text="Tokens").locator("dd")
+    expect(tokens).to_have_text("150", timeout=SLOW)
+    assert page.locator(".trace").get_attribute("aria-label") == live and "steady near" in live
+    answers(page).first.locator(".ticket button").click()
+    expect(tokens).to_have_text("300")
+    first = conversation(page)["messages"][1]["generation"]
+    expect(page.locator(".fig > span")).to_have_text(str(round(first["timings"]["decode_tokens_per_s"])))
+    inked = "c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.filter((v, i) => i % 4 === 3 && v > 0).length"
+    assert page.locator(".trace canvas").evaluate(inked) > 200
+    page.get_by_role("button", name="How this is measured").click()
+    assert page.get_by_role("dialog").locator("tbody tr").count() >= 5
+
+
 def test_edits_and_regenerations_are_branches_to_walk_between(page: Page):
     ask(page, "First wording", 30)
     title(page, "Complete")
@@ -220,6 +240,31 @@ def test_chats_are_found_renamed_deleted_with_undo_exported_and_imported(page: P
     expect(page.locator(".me")).to_contain_text("Dijkstra on a grid")
 
 
+def test_a_chat_with_a_link_asks_once_before_it_goes(page: Page, synthetic: Product, shot):
+    ask(page, "A shared chat", 30)
+    title(page, "Complete")
+    link = page.evaluate(
+        """async id => { const token = document.cookie.match(/csrftoken=([^;]+)/)[1];
+        const headers = {'Content-Type': 'application/json', 'X-CSRFToken': token};
+        return (await fetch('/api/links', {method: 'POST', headers, body: JSON.stringify({conversation_id: id})})).json(); }""",
+        page.url.rsplit("/", 1)[1],
+    )
+    page.get_by_role("button", name="Chats", exact=True).click()
+    page.get_by_role("button", name="More for A shared chat").click()
+    page.get_by_role("button", name="Delete").click()
+    question = page.get_by_role("dialog", name="Delete “A shared chat”?")
+    expect(question).to_contain_text("Its link stops working for everybody who has it.")
+    expect(question.get_by_role("button", name="Cancel")).to_be_focused()
+    shot(page, "asks")
+    question.get_by_role("button", name="Cancel").click()
+    assert page.request.get(link["url"]).status == 200
+    page.get_by_role("button", name="More for A shared chat").click()
+    page.get_by_role("button", name="Delete").click()
+    question.get_by_role("button", name="Delete").click()
+    expect(page.get_by_text("No chats yet.")).to_be_visible()
+    assert page.request.get(link["url"]).status == 410
+
+
 def test_model_text_cannot_run_or_load_anything(page: Page, tmp_path: Path):
     evil = "<img src=x onerror=alert(1)> ![p](https://example.org/p.png) [j](javascript:alert(1)) [ok](https://example.org)"
     file = tmp_path / "evil.json"
@@ -286,6 +331,37 @@ def test_a_race_against_a_paced_replay_compares_the_rates(page: Page, synthetic:
     shot(page, "finished")
 
 
+def test_both_lanes_of_a_race_are_asked_at_once_and_swap(page: Page, synthetic: Product):
+    ask(page, "x", 60)
+    title(page, "Complete")
+    sent: list[dict] = []
+    page.on("websocket", lambda ws: ws.on("framesent", lambda data: sent.append(json.loads(data))))
+    accepted: list[int] = []
+    page.on("websocket", lambda ws: ws.on("framereceived", lambda data: '"accepted"' in data and accepted.append(len(sent))))
+    page.goto(f"{synthetic.url}race")
+    expect(page.get_by_text("Connected")).to_be_visible(timeout=SLOW)
+    lane = {letter: page.get_by_role("combobox", name=f"Lane {letter}") for letter in "AB"}
+    model = lane["A"].input_value()
+    page.get_by_role("button", name="Swap lanes").click()
+    expect(lane["A"]).to_have_value("replay:100")
+    expect(lane["B"]).to_have_value(model)
+    expect(page.locator(".lane.a .plate")).to_contain_text("paced replay")
+    lane["B"].select_option("replay:300")
+    expect(lane["A"]).to_have_value(model)
+    lane["B"].select_option(model)
+    page.get_by_role("textbox", name="Prompt for both lanes").fill("Add two numbers")
+    page.get_by_role("button", name=re.compile("Start")).click()
+    for letter in "ab":
+        expect(page.locator(f".lane.{letter} .lamp")).to_have_text("Complete", timeout=SLOW)
+    expect(page.locator(".verdict .m-sub")).to_contain_text("One model, two draws: compare the rates. They ran one after the other.")
+    asked = [frame for frame in sent if frame["type"] == "generate"]
+    assert len(asked) == 2 and accepted[0] >= 2, "both requests leave before the first is answered"
+    assert asked[0]["user_message_id"] == asked[1]["user_message_id"]
+    expect(page.locator(".lane.a .lanetext .k").first).to_have_text("def")
+    page.get_by_role("button", name="Copy the text of lane A").click()
+    expect(page.get_by_text("Copied")).to_be_visible()
+
+
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_no_page_has_a_serious_accessibility_fault_or_scrolls_sideways(page: Page, synthetic: Product, theme: str, shot):
     page.evaluate("theme => localStorage.setItem('theme', theme)", theme)
@@ -305,6 +381,43 @@ def test_no_page_has_a_serious_accessibility_fault_or_scrolls_sideways(page: Pag
             page.set_viewport_size({"width": width, "height": 900})
             wide = page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, f"{address} is {wide} px wide in a window of {width}"
+
+
+def test_errors_are_said_in_french_and_a_limit_counts_down(synthetic: Product, context: BrowserContext, shot):
+    page = context.new_page()
+    page.add_init_script("localStorage.setItem('language', 'fr')")
+    limited = {"limited": "requests", "span": "minute", "limit": 20, "retry_after_s": 3.2}
+
+    def serve(socket) -> None:
+        server = socket.connect_to_server()
+
+        def on_message(text: str) -> None:
+            frame = json.loads(text)
+            if frame["type"] == "generate" and frame["messages"][-1]["content"] == "encore":
+                error = {"type": "error", "generation_id": None, "code": "rate_limited", "message": "in English", "details": limited}
+                socket.send(json.dumps(error | {"request_id": frame["request_id"]}))
+            else:
+                server.send(text)
+
+        socket.on_message(on_message)
+
+    page.route_web_socket(re.compile("/ws/"), serve)
+    page.goto(synthetic.url)
+    expect(page.get_by_text("Connecté")).to_be_visible(timeout=SLOW)
+    message = page.locator("#message")
+    message.fill("un mot " * 3000)
+    message.press("Enter")
+    error = page.locator(".rowerr p")
+    expect(error).to_have_text(
+        re.compile(r"^Cette demande compte [\d\u202f]+ jetons ; SmolLM2 .* en prend [\d\u202f]+\. Raccourcissez-la de [\d\u202f]+\.$"),
+        timeout=SLOW,
+    )
+    message.fill("encore")
+    message.press("Enter")
+    expect(error).to_have_text(re.compile("^La limite est de 20 demandes par minute. Libre dans [234] s.$"))
+    shot(page, "limit")
+    expect(error).to_contain_text("De nouveau libre.", timeout=8000)
+    expect(message).to_have_value("encore")
 
 
 def test_french_words_are_complete(synthetic: Product, context: BrowserContext):

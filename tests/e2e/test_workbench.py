@@ -263,7 +263,7 @@ def test_editing_moves_nothing_and_the_edit_goes_with_the_next_request(bench: Be
     expect(page.locator(".wb-line .c").nth(7)).to_have_text("    path = [start]")
 
 
-def test_edits_survive_a_reload_of_the_real_product(page: Page, synthetic):
+def test_edits_survive_a_reload_and_reach_the_real_server_once(page: Page, synthetic):
     page.goto(synthetic.url)
     box = page.locator(".composer textarea")
     box.fill("Add two numbers.")
@@ -280,7 +280,20 @@ def test_edits_survive_a_reload_of_the_real_product(page: Page, synthetic):
     page.reload()
     page.locator(".wb-tab", has_text="main.py").first.click()
     expect(page.locator(".wb-code")).to_contain_text("print(add(3, 4))")
-    expect(page.locator(".wb-note")).to_contain_text("Edited.")
+    expect(page.locator(".wb-note")).to_contain_text("Edited. Goes with your next request.")
+    box.fill("What does it print?")
+    box.press("Enter")
+    expect(page.locator(".wb-note")).not_to_contain_text("Goes with")
+    chat = page.evaluate("() => fetch('/api/conversations/' + location.pathname.split('/')[2]).then(r => r.json())")
+    said = [m["content"] for m in chat["messages"] if m["role"] == "user"][-1]
+    assert said.startswith("What does it print?") and "print(add(3, 4))" in said
+    page.locator(".composer").get_by_role("button", name=re.compile("Stop")).click()
+    expect(page).to_have_title(re.compile("^(Stopped|Complete)"))
+    page.reload()
+    box.fill("And now?")
+    box.press("Enter")
+    expect(page.locator(".me").last).to_contain_text("And now?")
+    expect(page.locator(".me").last).not_to_contain_text("print(add(3, 4))")
 
 
 def test_versions_of_a_file_are_kept_and_compared(bench: Bench, shot):

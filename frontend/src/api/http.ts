@@ -1,4 +1,4 @@
-import type { ConversationRow, ModelCard, StoredConversation } from "./types";
+import type { ConversationRow, ErrorBody, ModelCard, StoredConversation } from "./types";
 
 /** An answer of the JSON API that is not a success; `code` is the server's own name for it. */
 export class ApiError extends Error {
@@ -6,6 +6,7 @@ export class ApiError extends Error {
     readonly status: number,
     readonly code: string,
     message: string,
+    readonly details?: ErrorBody["details"],
   ) {
     super(message);
   }
@@ -36,8 +37,8 @@ export async function call<T>(method: string, path: string, body?: unknown): Pro
     /* an HTML error page: the status line below says what is known */
   }
   if (!response.ok) {
-    const error = (parsed ?? {}) as { code?: string; message?: string };
-    throw new ApiError(response.status, error.code ?? `http_${response.status}`, error.message ?? `The server answered ${response.status}.`);
+    const error = (parsed ?? {}) as Partial<ErrorBody>;
+    throw new ApiError(response.status, error.code ?? `http_${response.status}`, error.message ?? `The server answered ${response.status}.`, error.details);
   }
   return parsed as T;
 }

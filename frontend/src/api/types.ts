@@ -121,11 +121,16 @@ export interface DoneFrame extends Base {
   usage: Usage;
   timings: Timings;
 }
-export interface ErrorFrame {
-  type: "error";
-  generation_id: string | null;
+/** `details` holds the numbers of `message`, so that it can be said in another language. */
+export interface ErrorBody {
   code: string;
   message: string;
+  details?: Record<string, string | number> | null;
+}
+
+export interface ErrorFrame extends ErrorBody {
+  type: "error";
+  generation_id: string | null;
   request_id?: string | null;
   event_id?: string | null;
 }
@@ -142,9 +147,12 @@ export interface StoredGeneration {
   params: Partial<Params>;
   usage: Usage | null;
   timings: Timings | null;
-  error: { code: string; message: string } | null;
+  error: ErrorBody | null;
+  finish_reason: FinishReason | "";
   text: string;
   last_event_id: string | null;
+  /** [tokens, elapsed_ms] of each batch. */
+  points: [number, number][];
 }
 
 export interface StoredMessage {

@@ -16,6 +16,8 @@ export interface AnswerHost {
   /** Live: a file of the workbench that grows. Null while a finished answer is drawn (its files are handed over at once). */
   beginFile(messageId: string, name: string, language: string): CodeFile | null;
   openFile(messageId: string, name: string): void;
+  /** Shows the curve and figures of a run that has ended. */
+  showRun(run: Generation): void;
   /** The version number of a file name at this message. */
   versionOf(messageId: string, name: string): number;
 }
@@ -104,7 +106,7 @@ export class AnswerView {
     if (run.totalMs) parts.push(h("span", null, `${seconds(run.totalMs)}${GAP}s`));
     if (run.ttftMs) parts.push(h("span", null, `${t("first_token_low")} ${duration(run.ttftMs).join(GAP)}`));
     if (run.finishReason === "length") parts.push(h("span", null, t("cut_at_limit")));
-    this.ticket.replaceChildren(...parts);
+    this.ticket.replaceChildren(h("button", { type: "button", title: t("show_run"), onClick: () => this.host.showRun(run) }, ...parts));
   }
 
   /** Used by a fence: makes the file's chip and its sink. */

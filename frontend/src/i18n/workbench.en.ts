@@ -12,6 +12,7 @@ export const workbenchEn = {
   "workbench.diff.same": "No difference.",
   "workbench.edit": "Edit",
   "workbench.edited": "Edited. Goes with your next request.",
+  "workbench.edited.sent": "Edited.",
   "workbench.revert": "Undo my edits",
   "workbench.reverted": "Back to the text as written.",
   "workbench.copy": "Copy the code",

@@ -12,6 +12,7 @@ export const workbenchFr = {
   "workbench.diff.same": "Aucune différence.",
   "workbench.edit": "Modifier",
   "workbench.edited": "Modifié. Joint à votre prochaine demande.",
+  "workbench.edited.sent": "Modifié.",
   "workbench.revert": "Annuler mes modifications",
   "workbench.reverted": "Retour au texte tel qu'écrit.",
   "workbench.copy": "Copier le code",

@@ -1,5 +1,6 @@
 import type { ModelCard } from "../api/types";
-import { duration, num, seconds, t, GAP } from "../i18n";
+import { duration, language, num, seconds, t, GAP } from "../i18n";
+import { errorText } from "../i18n/errors";
 import { h, icon, lamp, setText } from "../shell/dom";
 import type { Generation, RunState } from "../store/generation";
 import { Curve, summary } from "./curve";
@@ -48,6 +49,7 @@ export class Instrument {
   private readonly plate = h("div", { class: "plate" });
   private run: Generation | null = null;
   private card: ModelCard | null = null;
+  private latest = true;
   private shownState: RunState | null = null;
   private shownSub = "";
   private figureAt = 0;
@@ -85,10 +87,11 @@ export class Instrument {
     return this.run;
   }
 
-  /** Shows another run (or none). `expected` is the last rate seen for this model. */
-  bind(run: Generation | null, card: ModelCard | null, expected: number): void {
+  /** Shows another run (or none). `expected`: the last rate seen for this model; `latest`: the run can be taken up again. */
+  bind(run: Generation | null, card: ModelCard | null, expected: number, latest = true): void {
     this.run = run;
     this.card = card;
+    this.latest = latest;
     this.shownState = null;
     this.figureAt = this.curveAt = 0;
     this.curve.start(run?.samples ?? null, card?.bound_tokens_per_s ?? null, expected);
@@ -163,11 +166,12 @@ export class Instrument {
       this.figureBox.className = face.tone ? `fig ${face.tone}` : "fig";
     }
     setText(this.unit, face.unit);
-    const sub = face.sub + face.actions.map(([label]) => label).join();
+    const actions = this.latest ? face.actions : [];
+    const sub = face.sub + actions.map(([label]) => label).join();
     if (sub === this.shownSub) return;
     this.shownSub = sub;
     this.sub.replaceChildren(face.sub);
-    for (const [label, act] of face.actions) this.sub.append(" ", h("button", { type: "button", onClick: act }, label));
+    for (const [label, act] of actions) this.sub.append(" ", h("button", { type: "button", onClick: act }, label));
   }
 
   private face(state: RunState, run: Generation | null, now: number): Face {
@@ -184,7 +188,7 @@ export class Instrument {
         return of(num(position), t("unit_line"), "ink", position === 1 ? t("sub_next") : t("sub_queued", { n: position - 1 }));
       }
       case "loading":
-        return of(num(Math.round(100 * (run?.loadFraction ?? 0))), "%", "ink", run?.loadDetail || t("sub_loading"));
+        return of(num(Math.round(100 * (run?.loadFraction ?? 0))), "%", "ink", (language === "en" && run?.loadDetail) || t("sub_loading"));
       case "prefill": {
         const done = run?.prefillDone ?? 0;
         if (run && now - run.startedAt < PREFILL_SHOWN_MS) return of(null, t("unit_rate"), "", t("sub_reading", { n: run.prefillTotal }));
@@ -201,9 +205,9 @@ export class Instrument {
       case "stopped":
         return of(speed, t("unit_rate"), "ink", t("sub_stopped", { n: run?.tokens ?? 0 }), regenerate, [t("continue"), this.actions.proceed]);
       case "interrupted":
-        return of(speed, t("unit_rate"), "hold", run?.error?.message || t("sub_interrupted", { n: run?.tokens ?? 0 }), regenerate);
+        return of(speed, t("unit_rate"), "hold", run?.error ? errorText(run.error, run.tokens) : t("sub_interrupted", { n: run?.tokens ?? 0 }), regenerate);
       case "failed":
-        return of(run?.samples.count ? speed : null, t("unit_rate"), "hold", run?.error?.message || t("sub_failed"), regenerate);
+        return of(run?.samples.count ? speed : null, t("unit_rate"), "hold", run?.error ? errorText(run.error, run.tokens) : t("sub_failed"), regenerate);
       case "reconnecting":
         return of(
           speed,

@@ -1,8 +1,12 @@
 import type { ModelCard } from "../api/types";
 import { duration, num, seconds, t, GAP } from "../i18n";
+import { errorText } from "../i18n/errors";
 import { Curve } from "../instrument/curve";
 import { plateParts } from "../instrument/instrument";
+import { drawLine } from "../workbench/stream-view";
+import { tokenizeLine, type LineState } from "../workbench/tokens";
 import { button, h, lamp, setText, withArrow } from "../shell/dom";
+import { notice } from "../shell/layers";
 import type { Generation, RunState } from "../store/generation";
 
 const SLICE = 4096;
@@ -12,6 +16,8 @@ class LaneText {
   readonly element: HTMLElement;
   private readonly list = h("ol");
   private line: Text | null = null;
+  private language: string | null = null;
+  private colour: LineState = "";
   private piece = 0;
   private offset = 0;
   private following = true;
@@ -28,6 +34,7 @@ class LaneText {
   clear(): void {
     this.list.replaceChildren();
     this.line = null;
+    this.language = null;
     this.piece = this.offset = this.count = 0;
     this.following = true;
   }
@@ -52,11 +59,28 @@ class LaneText {
   private append(text: string, engineMs: number): void {
     text.split("\n").forEach((part, index) => {
       if (index > 0 || this.line === null) {
+        this.finishLine();
         this.line = document.createTextNode(part);
         const code = h("span", { class: "c" }, this.line);
         this.list.append(h("li", null, h("span", { class: "t", "aria-hidden": "true" }, (engineMs / 1000).toFixed(3)), h("span", { class: "n", "aria-hidden": "true" }, String(++this.count)), code));
       } else if (part) this.line.appendData(part);
     });
+  }
+
+  /** Colours the line that has just ended when it stands in a code block; once, as in the workbench. */
+  private finishLine(): void {
+    const line = this.line;
+    if (!line?.parentElement) return;
+    const fence = /^\s*(?:```|~~~)\s*([\w+#-]*)/.exec(line.data);
+    if (fence) {
+      this.language = this.language === null ? (fence[1] as string) || "text" : null;
+      this.colour = "";
+    } else if (this.language !== null) {
+      const text = line.data;
+      const { state } = tokenizeLine(this.language, text, this.colour);
+      drawLine(line.parentElement, this.language, text, this.colour);
+      this.colour = state;
+    }
   }
 }
 
@@ -65,6 +89,7 @@ export class Lane {
   readonly element: HTMLElement;
   readonly select: HTMLSelectElement;
   readonly stopButton: HTMLButtonElement;
+  private readonly copyButton: HTMLButtonElement;
   run: Generation | null = null;
   private card: ModelCard | null = null;
   private readonly lampBox = h("span", { class: "lamp s-idle" });
@@ -95,11 +120,12 @@ export class Lane {
     this.select.value = value;
     this.stopButton = button({ icon: "stop", label: t("race_stop", { lane: letter }), kind: "stop", onClick: onStop });
     this.stopButton.hidden = true;
+    this.copyButton = button({ icon: "copy", kind: "q", name: t("race_copy", { lane: letter }), onClick: () => void navigator.clipboard?.writeText(this.run?.text ?? "").then(() => notice(t("copied"))) });
     const reading = (name: HTMLElement, cell: HTMLElement): HTMLElement => h("div", { class: "rd" }, name, cell);
     this.element = h(
       "section",
       { class: `lane ${letter.toLowerCase()}`, "aria-label": t("race_lane", { lane: letter }) },
-      h("div", { class: "lh" }, h("span", { class: "badge", "aria-hidden": "true" }, letter), withArrow(this.select), h("span", { class: "sp" }), this.stopButton, this.lampBox),
+      h("div", { class: "lh" }, h("span", { class: "badge", "aria-hidden": "true" }, letter), withArrow(this.select), h("span", { class: "sp" }), this.copyButton, this.stopButton, this.lampBox),
       h(
         "div",
         { class: "lm" },
@@ -154,6 +180,7 @@ export class Lane {
     if (now - this.drawnAt < 100) return drawn;
     this.drawnAt = now;
     this.stopButton.hidden = run === null || run.ended;
+    this.copyButton.disabled = !run?.tokens;
     const rate = this.rate;
     if (rate === null) {
       this.figureBox.className = "fig off";
@@ -178,6 +205,6 @@ export class Lane {
     if (state === "complete") return t("sub_complete");
     if (state === "stopped") return t("sub_stopped", { n: run?.tokens ?? 0 });
     if (state === "queued") return run?.position ? t("sub_queued", { n: run.position - 1 }) : t("sub_sent");
-    return run?.error?.message ?? t(`state_${state}`);
+    return run?.error ? errorText(run.error, run.tokens) : t(`state_${state}`);
   }
 }

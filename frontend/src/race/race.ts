@@ -1,7 +1,8 @@
-import { api } from "../api/http";
+import { api, ApiError } from "../api/http";
 import { PlaygroundSocket } from "../api/socket";
 import type { AcceptedFrame, Boot, ErrorFrame, GenerateFrame } from "../api/types";
 import { t } from "../i18n";
+import { errorText } from "../i18n/errors";
 import { button, h, randomId } from "../shell/dom";
 import { Frame } from "../shell/frame";
 import { galleryPrompts, openGallery } from "../shell/gallery";
@@ -19,7 +20,7 @@ const BUDGET_MS = 7;
 const PACES = [100, 300];
 const KEY = "race-prompt";
 
-/** Two lanes, one prompt. Lane B is another model, the same one with its own draw, or a paced replay of A. */
+/** Two lanes, one prompt: two models, one model with two draws, or a model against a paced replay of its own text. */
 export class Race {
   private readonly settings: SettingsStore;
   private readonly socket: PlaygroundSocket;
@@ -31,7 +32,8 @@ export class Race {
   private readonly startButton: HTMLButtonElement;
   private readonly error = h("div", { class: "errors" });
   private readonly status = h("div", { class: "vh", role: "status" });
-  private readonly waiting = new Map<string, { run: Generation; lane: Lane }>();
+  private readonly waiting = new Map<string, Generation>();
+  private starting = false;
   private replay: Replay | null = null;
   private said = "";
   private scheduled = false;
@@ -63,8 +65,9 @@ export class Race {
     const models = boot.models.map((card) => ({ value: card.name, label: card.title }));
     const paces = PACES.map((pace) => ({ value: `replay:${pace}`, label: t("race_replay_of", { n: pace }) }));
     const second = boot.models.find((card) => card.name !== this.settings.value.model)?.name ?? "replay:100";
-    this.a = new Lane("A", models, this.settings.value.model, () => this.reset(), () => this.stop(this.a));
-    this.b = new Lane("B", [...models, ...paces], second, () => this.reset(), () => this.stop(this.b));
+    const choices = [...models, ...paces];
+    this.a = new Lane("A", choices, this.settings.value.model, () => this.chosen(this.a), () => this.stop(this.a));
+    this.b = new Lane("B", choices, second, () => this.chosen(this.b), () => this.stop(this.b));
     this.prompt = h("textarea", { class: "field", rows: 1, "aria-label": t("race_ask"), dir: "auto", enterkeyhint: "go" });
     this.prompt.value = localStorage.getItem(KEY) ?? galleryPrompts()[0]?.prompt ?? "";
     this.startButton = button({ icon: "play", label: t("race_start"), kind: "p", onClick: () => this.start() });
@@ -97,14 +100,23 @@ export class Race {
     return [this.a.run, this.b.run].some((run) => run !== null && !run.ended);
   }
 
-  private pace(): number | null {
-    return this.b.select.value.startsWith("replay:") ? Number(this.b.select.value.slice(7)) : null;
+  private paceOf(lane: Lane): number | null {
+    return lane.select.value.startsWith("replay:") ? Number(lane.select.value.slice(7)) : null;
+  }
+
+  private other(lane: Lane): Lane {
+    return lane === this.a ? this.b : this.a;
+  }
+
+  /** A replay needs a model to replay: two replays make the other lane one. */
+  private chosen(lane: Lane): void {
+    if (this.paceOf(this.a) !== null && this.paceOf(this.b) !== null) this.other(lane).select.value = this.settings.value.model;
+    this.reset();
   }
 
   private reset(): void {
-    if (this.running) return;
-    this.a.bind(null, this.card(this.a.select.value), null);
-    this.b.bind(null, this.card(this.b.select.value), this.pace());
+    if (this.running || this.starting) return;
+    for (const lane of [this.a, this.b]) lane.bind(null, this.card(lane.select.value), this.paceOf(lane));
     this.replay = null;
     this.schedule();
   }
@@ -117,16 +129,35 @@ export class Race {
     this.error.replaceChildren();
     const text = this.prompt.value.trim();
     if (!text) return this.showError(t("error_empty"));
-    if (this.running) return;
+    if (this.running || this.starting) return;
     remember(KEY, text);
-    const run = this.request(this.a, text, {});
-    if (!run) return this.showError(t("error_offline"));
-    const pace = this.pace();
-    this.replay = pace === null ? null : new Replay(run, pace);
-    if (this.replay) {
-      this.b.bind(this.replay.run, null, pace);
+    this.starting = true;
+    void this.race(text).then(
+      () => (this.starting = false),
+      (error: unknown) => {
+        this.starting = false;
+        this.showError(error instanceof ApiError ? errorText(error) : String(error));
+      },
+    );
+  }
+
+  /** Both requests leave together: the chat that holds the two answers is made first. */
+  private async race(text: string): Promise<void> {
+    const paced = [this.a, this.b].find((lane) => this.paceOf(lane) !== null);
+    if (paced) {
+      const run = this.request(this.other(paced), text, {});
+      if (!run) return this.showError(t("error_offline"));
+      const pace = this.paceOf(paced) as number;
+      this.replay = new Replay(run, pace);
+      paced.bind(this.replay.run, null, pace);
       this.replay.run.subscribe(() => this.schedule());
-    } else this.b.bind(new Generation("", this.b.select.value, null), this.card(this.b.select.value), null);
+    } else {
+      this.replay = null;
+      const { id } = await api.importConversation({ title: titleOf(text), messages: [{ id: "1", parent_id: null, role: "user", content: text }] });
+      const asked = (await api.conversation(id)).messages[0]?.id ?? "";
+      const where = { conversation_id: id, user_message_id: asked };
+      if (!this.request(this.a, text, where) || !this.request(this.b, text, where)) return this.showError(t("error_offline"));
+    }
     this.said = "";
     this.say(t("status_generating"));
     this.startButton.querySelector(".lb")?.replaceChildren(t("race_again"));
@@ -139,7 +170,7 @@ export class Race {
     const requestId = randomId();
     const frame: GenerateFrame = { type: "generate", request_id: requestId, messages: [{ role: "user", content: text }], params, ...where };
     const run = new Generation("", params.model, params.max_tokens);
-    this.waiting.set(requestId, { run, lane });
+    this.waiting.set(requestId, run);
     if (!this.socket.generate(frame)) {
       this.waiting.delete(requestId);
       return null;
@@ -149,33 +180,29 @@ export class Race {
     return run;
   }
 
-  /** Lane B hangs its answer beside A's, as another version of the same chat. */
   private accepted(frame: AcceptedFrame): void {
-    const found = this.waiting.get(frame.request_id);
-    if (!found) return;
+    const run = this.waiting.get(frame.request_id);
+    if (!run) return;
     this.waiting.delete(frame.request_id);
-    found.run.id = frame.generation_id;
-    this.socket.follow(found.run);
-    if (found.lane === this.a && this.replay === null) {
-      this.request(this.b, this.prompt.value.trim(), { conversation_id: frame.conversation_id, user_message_id: frame.user_message_id });
-    }
-    if (found.lane === this.a) void api.rename(frame.conversation_id, `${t("race")}: ${this.prompt.value.trim().slice(0, 60)}`).catch(() => {});
+    run.id = frame.generation_id;
+    this.socket.follow(run);
+    if (this.replay) void api.rename(frame.conversation_id, titleOf(this.prompt.value)).catch(() => {});
   }
 
   private refused(frame: ErrorFrame): void {
     const found = frame.request_id ? this.waiting.get(frame.request_id) : undefined;
     if (frame.request_id) this.waiting.delete(frame.request_id);
-    found?.run.apply({ ...frame, generation_id: "" });
-    this.showError(frame.message);
+    found?.apply({ ...frame, generation_id: "" });
+    this.showError(errorText(frame));
   }
 
   private stop(lane: Lane): void {
-    if (lane === this.b && this.replay) this.replay.stop();
+    if (this.replay && lane.run === this.replay.run) this.replay.stop();
     else if (lane.run && !lane.run.ended && lane.run.id) this.socket.stop(lane.run.id);
   }
 
   private swap(): void {
-    if (this.running || this.pace() !== null) return;
+    if (this.running || this.starting) return;
     [this.a.select.value, this.b.select.value] = [this.b.select.value, this.a.select.value];
     this.reset();
   }
@@ -202,7 +229,7 @@ export class Race {
     const drawn = this.a.update(deadline);
     const bothDrawn = this.b.update(deadline + BUDGET_MS) && drawn;
     const ratio = this.a.comparable && this.b.comparable ? (this.a.rate ?? 0) / (this.b.rate ?? 1) : null;
-    this.board.update(this.a.run, this.b.run, ratio, t(this.replay ? "race_same" : this.boot.models.length > 1 ? "race_two" : "race_one_model"));
+    this.board.update(this.a.run, this.b.run, ratio, this.note());
     for (const run of [this.a.run, this.b.run]) if (run && !run.ended && run.id && !run.id.startsWith("replay")) this.socket.ack(run.id, run.lastEventId);
     this.startButton.disabled = this.running;
     if (!this.running && this.a.run) {
@@ -214,6 +241,16 @@ export class Race {
       }
     }
     if (!bothDrawn) this.schedule();
+  }
+
+  /** What the ratio compares. */
+  private note(): string {
+    if (this.replay) return t("race_same");
+    const { run: a } = this.a;
+    const { run: b } = this.b;
+    const what = t(this.a.select.value === this.b.select.value ? "race_one_model" : "race_two");
+    if (!a?.ended || !b?.ended) return what;
+    return `${what} ${t(a.startedAt < b.endedAt && b.startedAt < a.endedAt ? "race_together" : "race_in_turn")}`;
   }
 
   private say(text: string): void {
@@ -238,4 +275,8 @@ export class Race {
       (id) => location.assign(`/c/${id}`),
     );
   }
+}
+
+function titleOf(prompt: string): string {
+  return `${t("race")}: ${prompt.trim().slice(0, 60)}`;
 }

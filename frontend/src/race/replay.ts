@@ -1,7 +1,7 @@
 import { Generation } from "../store/generation";
 
 /**
- * A paced replay: the text of another run, given out at a fixed rate. It starts with the other run's first token and never runs
+ * A paced replay: the text of the other lane's run, given out at a fixed rate. It starts with the other run's first token and never runs
  * ahead of it. Its numbers are made by its own clock, and its badge says so.
  */
 export class Replay {

@@ -1,22 +1,24 @@
 import { api, ApiError } from "../api/http";
+import { links } from "../api/links";
 import { PlaygroundSocket, type Link } from "../api/socket";
-import type { AcceptedFrame, Boot, ConversationRow, ErrorFrame, GenerateFrame, ModelCard } from "../api/types";
+import type { AcceptedFrame, Boot, ConversationRow, ErrorBody, ErrorFrame, GenerateFrame, ModelCard } from "../api/types";
 import { Composer, type Typed } from "../chat/composer";
 import { LogView } from "../chat/log";
 import { Instrument } from "../instrument/instrument";
 import { openCodeDialog } from "../codegen/dialog";
 import { num, seconds, t } from "../i18n";
+import { errorText, freeAgain } from "../i18n/errors";
 import { Conversation, promptMessages, type Message } from "../store/conversation";
 import { Generation } from "../store/generation";
 import { drafts, lastRate, SettingsStore } from "../store/settings";
-import { createWorkbench, type Workbench } from "../workbench";
+import { createWorkbench, type PlainFile, type Workbench } from "../workbench";
 import { button, h, randomId } from "./dom";
 import { exportConversation, readImport } from "./exchange";
 import { Frame } from "./frame";
 import { galleryPrompts, openGallery, promptRow } from "./gallery";
 import { openShortcuts } from "./help";
 import { HistoryList } from "./history";
-import { finishUndo, layerOpen, notice, offerUndo, openMenu, openSheet, type Layer } from "./layers";
+import { finishUndo, layerOpen, notice, offerUndo, openMenu, openQuestion, openSheet, type Layer } from "./layers";
 import { openPalette } from "./palette";
 import { parametersForm } from "./params";
 import { switchTheme } from "./theme";
@@ -33,6 +35,7 @@ interface Pending {
   answer: Message;
   run: Generation;
   typed: Typed | null;
+  code: PlainFile[];
 }
 
 type View = "chat" | "code" | "output";
@@ -60,7 +63,7 @@ export class Playground {
   private readonly channel = "BroadcastChannel" in window ? new BroadcastChannel("playground") : null;
   private conversation = new Conversation(null, "");
   private editing: Message | null = null;
-  private codeToSend: { name: string; language: string; code: string }[] = [];
+  private codeToSend: PlainFile[] = [];
   private scheduled = false;
   private loadTurn = 0;
   private historyDrawer: Layer | null = null;
@@ -75,7 +78,7 @@ export class Playground {
     this.history = new HistoryList({
       open: (id) => void this.openConversation(id),
       rename: (row) => this.rename(row.id, row.title),
-      remove: (row) => this.remove(row),
+      remove: (row) => void this.remove(row),
       exportAs: (id, kind) => void this.exportAs(id, kind),
       importFile: () => this.importFile(),
       currentId: () => this.conversation.id,
@@ -113,6 +116,7 @@ export class Playground {
           this.workbench.open(messageId, name);
           this.show("code");
         },
+        showRun: (run) => this.bindInstrument(run),
         versionOf: (messageId, name) => this.versionOf(messageId, name),
       },
       () => this.emptyState(),
@@ -138,6 +142,7 @@ export class Playground {
       retry: () => this.socket.retryNow(),
     });
     this.workbench = createWorkbench(this.codePane, this.consolePane, { t: (key, vars) => t(key, vars) });
+    this.codePane.addEventListener("workbench-output", () => this.app.dataset.view === "code" && this.show("output"));
     this.workbench.onAskWithCode((files) => {
       this.codeToSend = files;
     });
@@ -263,7 +268,7 @@ export class Playground {
       this.log.addAnswer(message);
       this.watch(message.run);
     }
-    const last = [...path].reverse().find((message) => message.run)?.run ?? null;
+    const last = this.lastRun();
     this.bindInstrument(last);
     this.composer.placeholder(path.length === 0);
     this.composer.useBase(last ? (last.usage?.prompt_tokens ?? 0) + (last.usage?.completion_tokens ?? 0) : 0);
@@ -291,7 +296,8 @@ export class Playground {
 
   private bindInstrument(run: Generation | null): void {
     const card = this.cardOf(run?.model ?? this.settings.value.model);
-    this.instrument.bind(run, card, card ? lastRate.load(card.name) : 0);
+    this.instrument.bind(run, card, card ? lastRate.load(card.name) : 0, run === this.lastRun());
+    this.drawTitle();
   }
 
   /** The badge and the bound come from the engine; until it is ready, ask again. */
@@ -323,6 +329,11 @@ export class Playground {
   private walk(message: Message): void {
     this.conversation.choose(message);
     this.redraw();
+  }
+
+  /** The newest run of the shown path. */
+  private lastRun(): Generation | null {
+    return this.conversation.path().reverse().find((message) => message.run)?.run ?? null;
   }
 
   private running(): Generation | null {
@@ -375,7 +386,7 @@ export class Playground {
     const answer: Message = { id: `new-${requestId}`, parentId: user.id, role: "assistant", content: "", run };
     if (typed !== null) conversation.add(user);
     conversation.add(answer);
-    this.pending.set(requestId, { conversation, user: typed === null ? null : user, answer, run, typed });
+    this.pending.set(requestId, { conversation, user: typed === null ? null : user, answer, run, typed, code: typed === null ? [] : this.codeToSend });
     run.subscribe(() => this.schedule());
     if (branch || typed === null) this.redrawUntil(answer);
     else {
@@ -403,7 +414,8 @@ export class Playground {
     const pending = this.pending.get(frame.request_id);
     if (!pending) return;
     this.pending.delete(frame.request_id);
-    const { conversation, user, answer, run } = pending;
+    const { conversation, user, answer, run, code } = pending;
+    this.workbench.codeWasSent(code);
     run.id = frame.generation_id;
     this.remember(run);
     if (user) conversation.rename(user, frame.user_message_id);
@@ -430,7 +442,7 @@ export class Playground {
       this.pending.delete(frame.request_id);
       this.takeBack(pending);
     }
-    this.showError(this.errorText(frame), frame.code, frame.code === "rate_limited" || frame.code === "queue_full" ? "hold" : "bad");
+    this.showError(errorText(frame), frame.code, frame.code === "rate_limited" || frame.code === "queue_full" ? "hold" : "bad", frame.details);
   }
 
   private unanswered(frame: GenerateFrame): void {
@@ -450,12 +462,6 @@ export class Playground {
     if (conversation !== this.conversation) return;
     this.redraw();
     if (typed !== null && !this.composer.request) this.composer.restore(typed);
-  }
-
-  private errorText(frame: ErrorFrame): string {
-    const key = `server_${frame.code}`;
-    const known = t(key);
-    return known === key ? frame.message : known;
   }
 
   private stop(): void {
@@ -547,7 +553,7 @@ export class Playground {
     if (rate) lastRate.save(run.model, rate);
     if (run.usage) this.composer.useBase(run.usage.prompt_tokens + run.usage.completion_tokens);
     if (run.state === "failed" || run.state === "interrupted") {
-      this.alert.textContent = `${t(`state_${run.state}`)}. ${run.error?.message ?? t("sub_interrupted", { n: run.tokens })}`;
+      this.alert.textContent = `${t(`state_${run.state}`)}. ${run.error ? errorText(run.error, run.tokens) : t("sub_interrupted", { n: run.tokens })}`;
     } else if (run.state === "stopped") this.say(t("sub_stopped", { n: run.tokens }));
     else this.say(t("status_complete", { n: run.tokens, s: seconds(run.totalMs ?? 0) }));
     void this.history.refresh();
@@ -562,7 +568,7 @@ export class Playground {
     const title = this.conversation.title || t("new_chat");
     this.frame.setTitle(title);
     if (this.heading.textContent !== title) this.heading.textContent = title;
-    const state = this.instrument.generation?.state ?? "idle";
+    const state = this.lastRun()?.state ?? "idle";
     const page = state === "idle" ? title : `${t(`state_${state}`)}, ${title}`;
     if (document.title !== page) document.title = page;
   }
@@ -578,9 +584,11 @@ export class Playground {
 
   // ---- Words above the message box -----------------------------------------------------------------------------------------
 
-  private showError(text: string, code: string, tone: "bad" | "hold" = "bad"): void {
+  private showError(text: string, code: string, tone: "bad" | "hold" = "bad", details?: ErrorBody["details"]): void {
     this.clearErrors();
-    const row = h("div", { class: "rowerr", role: "alert", "data-tone": tone, "data-code": code }, h("p", null, text));
+    const words = h("p", null, text);
+    const row = h("div", { class: "rowerr", role: "alert", "data-tone": tone, "data-code": code }, words);
+    if (details?.span && details.limit) words.append(" ", countdown(Number(details.retry_after_s)));
     if (code) row.append(h("details", null, h("summary", null, t("details")), h("code", null, code)));
     row.append(button({ icon: "close", kind: "q", small: true, name: t("dismiss"), onClick: () => row.remove() }));
     this.composer.errors.append(row);
@@ -673,7 +681,7 @@ export class Playground {
         { label: t("rename"), icon: "edit", act: () => this.rename(id, title) },
         { label: t("export_markdown"), icon: "download", act: () => void this.exportAs(id, "markdown") },
         { label: t("export_json"), icon: "download", act: () => void this.exportAs(id, "json") },
-        { label: t("delete"), icon: "trash", act: () => this.remove({ id, title, updated_at: "", decode_tokens_per_s: null, state: null }) },
+        { label: t("delete"), icon: "trash", act: () => void this.remove({ id, title, updated_at: "", decode_tokens_per_s: null, state: null }) },
       );
     }
     openMenu(anchor, items);
@@ -696,12 +704,32 @@ export class Playground {
           this.drawTitle();
           void this.history.refresh();
         },
-        (error: Error) => this.showError(error.message, "rename_failed"),
+        (error: Error) => this.showError(wordsOf(error), "rename_failed"),
       );
     });
   }
 
-  private remove(row: ConversationRow): void {
+  /** A chat with links asks once, because they stop working for others; any other can be undone. */
+  private async remove(row: ConversationRow): Promise<void> {
+    const shared = await links.list().then(
+      (all) => all.filter((link) => link.conversation_id === row.id && link.state === "live").length,
+      () => 0,
+    );
+    if (shared === 0) return this.removeWithUndo(row);
+    const title = row.title || t("untitled");
+    openQuestion(t("delete_title", { title }), t("delete_links", { n: shared }), t("delete"), () => {
+      void api.remove(row.id).then(
+        () => {
+          if (this.conversation.id === row.id) this.newChat();
+          void this.history.refresh();
+          notice(t("deleted", { title }));
+        },
+        (error: Error) => this.showError(wordsOf(error), "delete_failed"),
+      );
+    });
+  }
+
+  private removeWithUndo(row: ConversationRow): void {
     this.history.hide(row.id, true);
     if (this.conversation.id === row.id) this.newChat();
     offerUndo(
@@ -715,7 +743,7 @@ export class Playground {
           () => void this.history.refresh(),
           (error: Error) => {
             this.history.hide(row.id, false);
-            this.showError(error.message, "delete_failed");
+            this.showError(wordsOf(error), "delete_failed");
           },
         );
       },
@@ -726,7 +754,7 @@ export class Playground {
     try {
       exportConversation(await api.conversation(id), kind);
     } catch (error) {
-      this.showError((error as Error).message, "export_failed");
+      this.showError(wordsOf(error), "export_failed");
     }
   }
 
@@ -746,7 +774,7 @@ export class Playground {
           void this.history.refresh();
         } catch (error) {
           this.historyDrawer?.close();
-          this.showError((error as Error).message, "import_failed");
+          this.showError(wordsOf(error), "import_failed");
         }
       });
     });
@@ -790,6 +818,24 @@ export class Playground {
     if (next === 4) this.show("output");
     areas[next]?.focus();
   }
+}
+
+function wordsOf(error: unknown): string {
+  return error instanceof ApiError ? errorText(error) : (error as Error).message;
+}
+
+/** "Free again in 12 s", once a second; not announced, because a screen reader would say every second. */
+function countdown(secondsLeft: number): HTMLElement {
+  const element = h("span", { "aria-live": "off" });
+  const end = performance.now() + secondsLeft * 1000;
+  const show = (): void => {
+    const left = Math.ceil((end - performance.now()) / 1000);
+    element.textContent = left > 0 ? freeAgain(left) : t("error.free");
+    if (left <= 0 || !element.isConnected) clearInterval(timer);
+  };
+  const timer = setInterval(show, 1000);
+  element.textContent = freeAgain(Math.ceil(secondsLeft));
+  return element;
 }
 
 function titleFrom(content: string): string {

@@ -33,6 +33,21 @@ export function openSheet(title: string, body: Node, kind = "sheet", onClose?: (
   return { dialog, close };
 }
 
+/** Asks once before something that cannot be undone; the safe answer has the focus. */
+export function openQuestion(title: string, text: string, act: string, onYes: () => void): void {
+  const yes = button({
+    label: act,
+    kind: "p",
+    onClick: () => {
+      layer.close();
+      onYes();
+    },
+  });
+  const no = button({ label: t("cancel"), onClick: () => layer.close() });
+  const layer = openSheet(title, h("div", null, h("p", null, text), h("div", { class: "answers" }, no, yes)));
+  no.focus();
+}
+
 /** The innermost open dialog, or the page. */
 function topLayer(): HTMLElement {
   const open = document.querySelectorAll<HTMLDialogElement>("dialog[open]");

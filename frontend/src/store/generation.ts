@@ -1,5 +1,5 @@
 import type { Subscriber } from "../api/socket";
-import type { GenerationFrame, StoredGeneration, Timings, Usage } from "../api/types";
+import type { ErrorBody, GenerationFrame, StoredGeneration, Timings, Usage } from "../api/types";
 import { Samples } from "../instrument/rate";
 
 export type RunState =
@@ -49,11 +49,12 @@ export class Generation implements Subscriber {
   usage: Usage | null = null;
   timings: Timings | null = null;
   finishReason: string | null = null;
-  error: { code: string; message: string } | null = null;
+  error: ErrorBody | null = null;
   lostAt = 0;
   /** Page clock at the moment this page first knew of the run: only for the counters that tick before the engine answers. */
   readonly bornAt = performance.now();
   startedAt = 0;
+  endedAt = 0;
   private readonly listeners = new Set<() => void>();
 
   constructor(
@@ -71,7 +72,9 @@ export class Generation implements Subscriber {
     run.queueMs = stored.timings?.queue_ms ?? null;
     if (stored.state === "queued" || stored.state === "running") return run; // everything comes again from the stream
     run.state = stored.state === "done" ? "complete" : stored.state;
+    run.finishReason = stored.finish_reason || null;
     if (stored.last_event_id) run.lastEventId = stored.last_event_id;
+    for (const [tokens, ms] of stored.points) run.samples.add(tokens, ms);
     if (stored.text) run.pieces.push({ text: stored.text, engineMs: stored.timings?.total_ms ?? 0, tokens: stored.usage?.completion_tokens ?? 0 });
     return run;
   }
@@ -158,10 +161,11 @@ export class Generation implements Subscriber {
         this.state = frame.finish_reason === "cancelled" ? "stopped" : frame.finish_reason === "interrupted" ? "interrupted" : "complete";
         break;
       case "error":
-        this.error = { code: frame.code, message: frame.message };
+        this.error = { code: frame.code, message: frame.message, details: frame.details };
         this.state = frame.code === "interrupted" || frame.code === "engine_stopped" ? "interrupted" : "failed";
         break;
     }
+    if (this.ended) this.endedAt = performance.now();
     this.changed();
   }
 }

@@ -10,6 +10,8 @@ export interface Version {
   closed: boolean;
   /** The hand-edited text, null while it equals the written one. */
   edited: string | null;
+  /** The hand-edited text has gone to the model as it stands. */
+  sent: boolean;
   scrollTop: number;
 }
 
@@ -68,7 +70,7 @@ export class ConversationFiles {
   }
 
   add(messageId: string, name: string, language: string, text: CodeText, closed: boolean): Version {
-    const version: Version = { messageId, name, language, text, closed, edited: null, scrollTop: 0 };
+    const version: Version = { messageId, name, language, text, closed, edited: null, sent: false, scrollTop: 0 };
     const versions = this.names.get(name) ?? [];
     this.names.set(name, versions);
     versions.push(version);
@@ -104,18 +106,30 @@ export class ConversationFiles {
     });
   }
 
-  /** Files that were changed by hand and not written anew since. */
+  /** Files that were changed by hand, and neither sent nor written anew since. */
   editedFiles(): PlainFile[] {
     return this.latest()
-      .filter((version) => version.edited !== null)
+      .filter((version) => version.edited !== null && !version.sent)
       .map((version) => ({ name: version.name, language: version.language, code: version.edited! }));
   }
 
   setEdit(version: Version, code: string): void {
     version.edited = code === version.text.text ? null : code;
+    version.sent = false;
+    delete this.stored[this.sentKey(version)];
     if (version.edited === null) delete this.stored[this.key(version)];
     else this.stored[this.key(version)] = code;
     this.store.save(this.stored, this.onFull);
+  }
+
+  /** These files stand in a request now; what was edited since the sending waits for the next one. */
+  markSent(files: PlainFile[]): void {
+    for (const version of this.latest()) {
+      if (!files.some((file) => file.name === version.name && file.code === version.edited)) continue;
+      version.sent = true;
+      this.stored[this.sentKey(version)] = "1";
+    }
+    this.flush();
   }
 
   /** Writes waiting edits at once (the page is going away). */
@@ -125,11 +139,17 @@ export class ConversationFiles {
 
   restore(version: Version): void {
     const stored = this.stored[this.key(version)];
-    if (stored !== undefined && stored !== version.text.text) version.edited = stored;
+    if (stored === undefined || stored === version.text.text) return;
+    version.edited = stored;
+    version.sent = this.sentKey(version) in this.stored;
   }
 
   private keep(version: Version): void {
     this.names.set(version.name, [...(this.names.get(version.name) ?? []), version]);
+  }
+
+  private sentKey(version: Version): string {
+    return `sent:${this.key(version)}`;
   }
 
   private key(version: Version): string {

@@ -12,6 +12,8 @@ import { drawLine, StreamView } from "./stream-view";
 import { languageFamily } from "./tokens";
 import "./workbench.css";
 
+export type { PlainFile } from "./files";
+
 /** One file while an answer writes it. */
 export interface CodeFile {
   append(text: string, engineMs: number): void;
@@ -24,9 +26,11 @@ export interface Workbench {
   showConversation(id: string, files: { messageId: string; name: string; language: string; text: string }[]): void;
   open(messageId: string, name: string): void;
   clear(): void;
-  /** Called whenever the set of hand-edited files changes; an empty list takes the last one back. */
+  /** Called whenever the set of hand-edited files that the model lacks changes; an empty list takes the last one back. */
   onAskWithCode(cb: (files: PlainFile[]) => void): void;
   onFixIt(cb: (info: PlainFile & { error: string }) => void): void;
+  /** A request with these hand-edited files was accepted. */
+  codeWasSent(files: PlainFile[]): void;
 }
 
 type Translate = (key: string, vars?: object) => string;
@@ -35,8 +39,8 @@ type Translate = (key: string, vars?: object) => string;
 const MOST_CONVERSATIONS = 8;
 
 /**
- * Builds the code pane and the console into the two elements. Sends two bubbling events from the code pane for the layout
- * around it: `workbench-output` (something runs, its output is worth a look) and `workbench-code` (a line of code is shown).
+ * Builds the code pane and the console into the two elements. When the reader runs a file, the event `workbench-output` leaves
+ * the code pane, for a layout that shows one pane at a time.
  */
 export function createWorkbench(codePane: HTMLElement, consolePane: HTMLElement, opts: { t: Translate }): Workbench {
   return new Bench(codePane, consolePane, opts.t);
@@ -205,6 +209,13 @@ class Bench implements Workbench {
     this.askToFix = cb;
   }
 
+  codeWasSent(files: PlainFile[]): void {
+    if (files.length === 0 || !this.files) return;
+    this.files.markSent(files);
+    this.announceEdits();
+    this.renderHint();
+  }
+
   // --- Files and versions --------------------------------------------------------------------------------------------
 
   private conversation(id: string): ConversationFiles {
@@ -326,7 +337,7 @@ class Bench implements Workbench {
   private renderHint(): void {
     this.hint.hidden = this.editor === null || this.diffBase !== null;
     setText(this.hint, this.t("workbench.editor.hint"));
-    if (this.shown?.edited != null) this.say(this.t("workbench.edited"), { label: this.t("workbench.revert"), act: () => this.revert() });
+    if (this.shown?.edited != null) this.say(this.t(this.shown.sent ? "workbench.edited.sent" : "workbench.edited"), { label: this.t("workbench.revert"), act: () => this.revert() });
     else if (this.note.dataset.kind === "edited") this.say("");
   }
 
@@ -439,10 +450,10 @@ class Bench implements Workbench {
   }
 
   private changed(version: Version, code: string): void {
-    const before = version.edited === null;
+    const before = [version.edited === null, version.sent];
     this.files!.setEdit(version, code);
     this.scopeText = null;
-    if (before !== (version.edited === null)) this.render();
+    if (before[0] !== (version.edited === null) || before[1]) this.render();
     else setText(this.hint, this.t("workbench.editor.hint"));
     clearTimeout(this.editTimer);
     this.editTimer = window.setTimeout(() => {
@@ -545,7 +556,8 @@ class Bench implements Workbench {
     const version = this.shown;
     if (!version?.text.complete || !runnable(version.language)) return;
     this.stopRun();
-    this.begin(version);
+    this.begin();
+    this.codePane.dispatchEvent(new CustomEvent("workbench-output", { bubbles: true }));
     const code = codeOf(version);
     const family = languageFamily(version.language);
     const bundle = this.files!.bundle(version);
@@ -571,14 +583,13 @@ class Bench implements Workbench {
     this.renderRun();
   }
 
-  private begin(version: Version): void {
+  private begin(): void {
     this.clearMark();
     this.console.clear();
     this.console.preview.replaceChildren();
     this.lastError = null;
     delete this.console.element.dataset.ended;
     this.console.setOpen(true);
-    this.codePane.dispatchEvent(new CustomEvent("workbench-output", { bubbles: true, detail: { name: version.name } }));
   }
 
   private openPreview(Type: typeof Preview, version: Version, guard: (code: string) => string, bundle: PlainFile[]): Preview {
@@ -592,7 +603,7 @@ class Bench implements Workbench {
 
   private async startLive(version: Version): Promise<void> {
     this.stopRun();
-    this.begin(version);
+    this.begin();
     this.runKind = "live";
     const [{ Preview }, { guardLoops }] = await Promise.all([import("../sandbox/runner"), import("../sandbox/loop-guard")]);
     if (this.shown !== version || this.runKind !== "live") return;

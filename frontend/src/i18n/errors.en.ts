@@ -1,0 +1,23 @@
+/** Words of the server's errors by code; `{…}` are its details, `{n}` the tokens kept of a run. */
+export const errors = {
+  "error.empty_prompt": "Type a request first.",
+  "error.prompt_too_long": "This prompt has {prompt_tokens} tokens; {model} takes {context_tokens}. Shorten it by {over}.",
+  "error.message_too_large": "This message is {mb} MB; the limit is {limit} MB.",
+  "error.unknown_model": "There is no model '{model}' here. Choose one of {served}.",
+  "error.queue_full": "All engines are busy and the queue is full. Nothing was sent.",
+  "error.rate_limited.requests.minute": "{limit} requests a minute are the limit.",
+  "error.rate_limited.tokens.minute": "{limit} tokens a minute are the limit.",
+  "error.rate_limited.tokens.day": "Today's {limit} tokens are used.",
+  "error.rate_limited.concurrent": "{limit} answers at once are the limit. Stop one, or wait for its end.",
+  "error.unavailable": "The server's storage or queue does not answer. Nothing was sent; try again.",
+  "error.sign_in_required": "This site is for signed-in users. Sign in first.",
+  "error.engine_stopped": "The engine went away. {n} token kept.|The engine went away. {n} tokens kept.",
+  "error.invalid_numbers": "The engine stopped on invalid numbers. {n} token kept.|The engine stopped on invalid numbers. {n} tokens kept.",
+  "error.device_error": "The device failed or has no memory left. {n} token kept.|The device failed or has no memory left. {n} tokens kept.",
+  "error.internal": "The server failed on this request. {n} token kept.|The server failed on this request. {n} tokens kept.",
+  "error.offline": "No connection.",
+  "error.free_s": "Free again in {s} s.",
+  "error.free_min": "Free again in {min} min.",
+  "error.free_h": "Free again in {h} h.",
+  "error.free": "Free again.",
+};
