@@ -20,7 +20,7 @@ from django.conf import settings
 from limits.storage import RedisStorage
 
 from playground import streams
-from playground.accounts.selectors import Limits, quota_for
+from playground.accounts.selectors import Limits, check_may_use, quota_for
 from playground.chat.models import Generation
 from playground.config import config
 from playground.exceptions import QueueFull, TooManyRequests
@@ -59,8 +59,9 @@ class Window:
 def check_can_generate(owner: Owner, generation_ids: list[UUID], api_key: "ApiKey | None" = None) -> None:
     """Count one request and take a slot for each generation, until ``settle`` or ``release`` gives it back.
 
-    Raises TooManyRequests (with ``retry_after_s``) or QueueFull; then no slot is taken.
+    Raises TooManyRequests (with ``retry_after_s``), QueueFull or SignInRequired; then no slot is taken.
     """
+    check_may_use(owner)
     waiting = Generation.objects.filter(state=Generation.State.QUEUED).count()
     if waiting + len(generation_ids) > config.max_queued:
         raise QueueFull

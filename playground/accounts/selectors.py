@@ -6,6 +6,7 @@ from django.contrib.auth.models import AbstractBaseUser
 
 from playground.accounts.models import Quota, SiteSettings
 from playground.chat.models import Conversation, Generation
+from playground.exceptions import SignInRequired
 from playground.identity import Owner
 
 
@@ -26,6 +27,12 @@ USER_DEFAULTS = Limits(requests_per_minute=60, tokens_per_day=500_000)
 def site_settings() -> SiteSettings:
     """The row, or its defaults while nobody has saved it."""
     return SiteSettings.objects.filter(pk=1).first() or SiteSettings(pk=1)
+
+
+def check_may_use(owner: Owner) -> None:
+    """Raises SignInRequired for a visitor while the site is for signed-in users only."""
+    if owner.user is None and site_settings().sign_in_required:
+        raise SignInRequired("Sign in first. This site is for signed-in users.")
 
 
 def quota_for(owner: Owner) -> Limits:

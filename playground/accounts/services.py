@@ -5,17 +5,9 @@ from uuid import UUID
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import transaction
 
-from playground.accounts.selectors import site_settings
 from playground.chat.models import Conversation, Generation
 from playground.chat.services import conversation_delete, generation_cancel
-from playground.exceptions import SignInRequired
 from playground.identity import Owner
-
-
-def check_may_use(owner: Owner) -> None:
-    """Raises SignInRequired for a visitor while the site is for signed-in users only."""
-    if owner.user is None and site_settings().sign_in_required:
-        raise SignInRequired("Sign in first. This site is for signed-in users.")
 
 
 @transaction.atomic

@@ -27,6 +27,7 @@ class StaffOnly(PlaygroundError):
 PARTS: dict[str, Callable[[selectors.Query], list | dict]] = {
     "summary": selectors.summary,
     "series": selectors.series,
+    "people": selectors.people,
     "spread-rate": lambda query: selectors.spread(query, "rate"),
     "spread-ttft": lambda query: selectors.spread(query, "ttft"),
     "spread-queue": lambda query: selectors.spread(query, "queue"),

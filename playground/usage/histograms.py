@@ -16,29 +16,29 @@ def lower_edge(bucket: int) -> float:
     return BASE**bucket
 
 
-def merge(into: dict[int, int], histogram: dict) -> None:
-    """Adds a stored histogram (keys are text there)."""
+def merge(into: dict[str, int], histogram: dict[str, int]) -> None:
+    """Adds a stored histogram, whose keys are bucket numbers as text."""
     for bucket, count in histogram.items():
-        into[int(bucket)] = into.get(int(bucket), 0) + count
+        into[bucket] = into.get(bucket, 0) + count
 
 
-def merged(histograms: Iterable[dict]) -> dict[int, int]:
-    out: dict[int, int] = {}
+def merged(histograms: Iterable[dict[str, int]]) -> dict[int, int]:
+    out: dict[str, int] = {}
     for histogram in histograms:
         merge(out, histogram)
-    return out
+    return {int(bucket): count for bucket, count in out.items()}
 
 
-def percentile(histogram: dict[int, int], share: float) -> float | None:
+def percentile(histogram: dict[int, int] | dict[str, int], share: float) -> float | None:
     """The value below which ``share`` (0 to 1) of the entries lie; None without entries."""
     total = sum(histogram.values())
     if not total:
         return None
     wanted, seen = share * total, 0
-    for bucket in sorted(histogram):
+    for bucket in sorted(histogram, key=int):
         count = histogram[bucket]
         if seen + count >= wanted:
-            return lower_edge(bucket) * BASE ** ((wanted - seen) / count)
+            return lower_edge(int(bucket)) * BASE ** ((wanted - seen) / count)
         seen += count
     raise AssertionError("shares end at 1")
 

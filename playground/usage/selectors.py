@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import redis
 from django.contrib.auth import get_user_model
-from django.db.models import Count, Max, Sum
+from django.db.models import Count, Sum
 from django.utils import timezone
 
 from playground import streams
@@ -17,8 +17,10 @@ from playground.usage.histograms import bucket_of, lower_edge, merge, merged, pe
 from playground.usage.models import SUMS, UsageRollup
 
 Kind, Period = UsageRollup.Kind, UsageRollup.Period
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 HOURLY_UP_TO = timedelta(days=8)
-RANGES = {"24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
+PEOPLE_HOURLY_UP_TO = timedelta(days=2)  # there are many visitors
+RANGES = {"24h": (timedelta(days=1), HOUR), "7d": (timedelta(days=7), DAY), "30d": (timedelta(days=30), DAY)}  # span, aligned to
 SPREAD_BARS = 26
 TABLE_ROWS = 50
 
@@ -35,20 +37,23 @@ class Query:
 
     @property
     def period(self) -> str:
-        return Period.HOUR if self.end - self.start <= HOURLY_UP_TO else Period.DAY
+        """Of the rollups that make totals: whole days where the span consists of them."""
+        return Period.DAY if self.start == _floor(self.start, DAY) and self.end == _floor(self.end, DAY) else Period.HOUR
 
     @property
     def step(self) -> timedelta:
-        return timedelta(hours=1) if self.period == Period.HOUR else timedelta(days=1)
+        """Between the points of a chart."""
+        return HOUR if self.end - self.start <= HOURLY_UP_TO else DAY
 
     @property
     def before(self) -> "Query":
         """The span of the same length just before."""
         return Query(self.start - (self.end - self.start), self.start, self.model, self.source, self.user)
 
-    def rollups(self, kind: str = ""):
-        """Rows of ``kind``; without one, everybody's, or the chosen user's."""
-        rows = UsageRollup.objects.filter(period=self.period, start__gte=self.start, start__lt=self.end)
+    def rollups(self, kind: str = "", step: timedelta | None = None):
+        """Rows of ``kind``; without one, everybody's, or the chosen user's. ``step``: by hour or day; else what totals need."""
+        period = self.period if step is None else Period.HOUR if step == HOUR else Period.DAY
+        rows = UsageRollup.objects.filter(period=period, start__gte=self.start, start__lt=self.end)
         if kind:
             rows = rows.filter(kind=kind)
         elif self.user:
@@ -69,8 +74,7 @@ def query_from(params: dict) -> Query:
         if not start < end or end - start > timedelta(days=1830):
             raise InvalidParameter("Dates: the first must not be after the last, and five years lie between them at most.")
     elif name in RANGES:
-        span = RANGES[name]
-        step = timedelta(hours=1) if span <= HOURLY_UP_TO else timedelta(days=1)
+        span, step = RANGES[name]
         end = _floor(now, step) + step
         start = end - span
     else:
@@ -87,7 +91,7 @@ def _day(text: str) -> datetime:
 
 def _floor(moment: datetime, step: timedelta) -> datetime:
     moment = moment.replace(minute=0, second=0, microsecond=0)
-    return moment.replace(hour=0) if step.days else moment
+    return moment.replace(hour=0) if step == DAY else moment
 
 
 # Parts of the page -----------------------------------------------------------------------------------------------------
@@ -128,19 +132,18 @@ def _at_least(histogram: dict[int, int]) -> dict[str, float | None]:
 
 
 def series(query: Query) -> list[dict]:
-    """One entry for each hour or day, also for the empty ones: counts by outcome, tokens, percentiles, people, views."""
+    """One entry for each hour or day, also for the empty ones: counts by outcome, tokens, percentiles."""
     cells: dict[datetime, dict] = {}
     at = query.start
     while at < query.end:
         cells[at] = {name: 0 for name in SUMS} | {"queue": {}, "ttft": {}, "rate": {}}
         at += query.step
-    for row in query.rollups().values("start", *SUMS, "queue", "ttft", "rate"):
+    for row in query.rollups(step=query.step).values("start", *SUMS, "queue", "ttft", "rate"):
         cell = cells[row["start"]]
         for name in SUMS:
             cell[name] += row[name]
         for name in ("queue", "ttft", "rate"):
             merge(cell[name], row[name])
-    people, views = _people(query), _views(query)
     return [
         {
             "start": start,
@@ -148,32 +151,23 @@ def series(query: Query) -> list[dict]:
             "queue_ms": _percentiles(cell["queue"]),
             "ttft_ms": _percentiles(cell["ttft"]),
             "rate": _at_least(cell["rate"]),
-            "people": people.get(start, 0),
-            "views": views.get(start, 0),
         }
         for start, cell in cells.items()
     ]
 
 
-def _people(query: Query) -> dict[datetime, int]:
-    """Active users and visitors for each hour or day."""
-    out: dict[datetime, int] = defaultdict(int)
-    for kind in _people_kinds(query):
-        rows = query.rollups(kind).values("start").annotate(n=Count("subject", distinct=True))
+def people(query: Query) -> list[dict]:
+    """Active users and visitors, and views of links, for each hour of up to two days, else for each day."""
+    step = HOUR if query.end - query.start <= PEOPLE_HOURLY_UP_TO else DAY
+    count = int((query.end - query.start) / step)
+    out = {query.start + step * n: {"start": query.start + step * n, "people": 0, "views": 0} for n in range(count)}
+    for kind in [Kind.USER] if query.user else [Kind.USER, Kind.VISITOR]:
+        rows = query.rollups(kind, step=step).values("start").annotate(n=Count("subject", distinct=True))
         for row in rows.filter(subject=query.user) if query.user else rows:
-            out[row["start"]] += row["n"]
-    return out
-
-
-def _people_kinds(query: Query) -> list[str]:
-    return [Kind.USER] if query.user else [Kind.USER, Kind.VISITOR]
-
-
-def _views(query: Query) -> dict[datetime, int]:
-    out: dict[datetime, int] = defaultdict(int)
-    for hour, count in ShareViews.objects.filter(hour__gte=query.start, hour__lt=query.end).values_list("hour", "views"):
-        out[_floor(hour, query.step)] += count
-    return out
+            out[row["start"]]["people"] += row["n"]
+    for hour, views in ShareViews.objects.filter(hour__gte=query.start, hour__lt=query.end).values_list("hour", "views"):
+        out[_floor(hour, step)]["views"] += views
+    return list(out.values())
 
 
 def spread(query: Query, name: str) -> list[dict]:
@@ -204,7 +198,7 @@ def errors(query: Query) -> list[dict]:
 
 
 def table(query: Query, kind: str) -> list[dict]:
-    """Use by ``model``, ``user``, ``key``, ``link`` or ``engine``: counts, tokens, percentiles. The busiest first."""
+    """Use by ``model``, ``user``, ``key``, ``link`` or ``engine``, the busiest first; models and engines also with percentiles."""
     if kind == "model":
         rows, key = query.rollups(), "model"
     elif kind in (Kind.USER, Kind.KEY, Kind.LINK, Kind.ENGINE):
@@ -212,30 +206,23 @@ def table(query: Query, kind: str) -> list[dict]:
         rows = rows.filter(subject=query.user) if query.user and kind == Kind.USER else rows
     else:
         raise InvalidParameter(f"There is no table '{kind[:20]}'. Choose one of model, user, key, link, engine.")
-    sums = {name: Sum(name) for name in SUMS} | {"last": Max("start")}
+    sums = {name: Sum(name) for name in SUMS}
     top = list(rows.values(key).annotate(**sums).order_by("-requests")[:TABLE_ROWS])
     names = _names(kind, [row[key] for row in top])
-    rates, firsts = _histograms(rows, key, [row[key] for row in top])
-    return [
-        {
-            "id": row[key],
-            "name": names.get(row[key], row[key]),
-            **{name: row[name] for name in SUMS},
-            "last": row["last"],
-            "rate_p50": percentile(rates[row[key]], 0.5),
-            "ttft_p50": percentile(firsts[row[key]], 0.5),
-        }
-        for row in top
-    ]
+    out = [{"id": row[key], "name": names.get(row[key], row[key]), **{name: row[name] for name in SUMS}} for row in top]
+    if kind in ("model", Kind.ENGINE):
+        speeds = _medians(rows, key)
+        out = [row | speeds[row["id"]] for row in out]
+    return out
 
 
-def _histograms(rows, key: str, wanted: list[str]) -> tuple[dict, dict]:
+def _medians(rows, key: str) -> dict[str, dict]:
     rates: dict[str, dict] = defaultdict(dict)
     firsts: dict[str, dict] = defaultdict(dict)
-    for subject, rate, ttft in rows.filter(**{f"{key}__in": wanted}).values_list(key, "rate", "ttft"):
+    for subject, rate, ttft in rows.values_list(key, "rate", "ttft"):
         merge(rates[subject], rate)
         merge(firsts[subject], ttft)
-    return rates, firsts
+    return {subject: {"rate_p50": percentile(rates[subject], 0.5), "ttft_p50": percentile(firsts[subject], 0.5)} for subject in rates}
 
 
 def _names(kind: str, subjects: list[str]) -> dict[str, str]:
@@ -258,11 +245,12 @@ def link_views(query: Query) -> list[dict]:
 
 
 def choices() -> dict:
-    """What the filters offer: models and the users with most requests of the last 30 days."""
-    month = Query(timezone.now() - timedelta(days=31), timezone.now() + timedelta(days=1))
-    users = table(month, Kind.USER)
+    """What the filters offer: models, and the users with most requests of the last 30 days."""
+    month = query_from({"range": "30d"})
+    users = month.rollups(Kind.USER).values("subject").annotate(n=Sum("requests")).order_by("-n")[:TABLE_ROWS]
+    names = _names(Kind.USER, [row["subject"] for row in users])
     models = month.rollups().values_list("model", flat=True).distinct().order_by("model")
-    return {"models": list(models), "users": [{"id": row["id"], "name": row["name"]} for row in users]}
+    return {"models": list(models), "users": [{"id": row["subject"], "name": names.get(row["subject"], "deleted")} for row in users]}
 
 
 # Workers now -----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,10 @@ from playground.accounts.models import Quota, SiteSettings
 from playground.accounts.selectors import USER_DEFAULTS, VISITOR_DEFAULTS, quota_for
 from playground.accounts.services import user_block
 from playground.chat.models import Conversation, Generation
+from playground.chat.services import generation_create
+from playground.exceptions import SignInRequired
 from playground.identity import COOKIE, Owner
+from playground.schemas import ChatMessage, Params
 from playground.sharing.models import ShareLink
 from playground.usage.models import AuditEntry
 from tests.playground.test_sharing import browser, chat, share
@@ -107,6 +110,9 @@ def test_visitors_are_asked_to_sign_in_when_an_admin_requires_it(ines, client) -
     refused = client.get("/api/conversations")
     assert refused.status_code == 401 and refused.json()["code"] == "sign_in_required"
     assert client.get("/c/" + str(uuid4())).headers["Location"].startswith("/accounts/login/?next=/c/")
+    with pytest.raises(SignInRequired):  # by socket just as little
+        generation_create(owner=Owner(visitor_id=uuid4()), params=Params(), messages=[ChatMessage(role="user", content="Hello")])
+    assert not Generation.objects.exists()
     sign_in(client)
     assert client.get("/api/conversations").status_code == 200
 

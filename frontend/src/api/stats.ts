@@ -36,6 +36,10 @@ export interface Point {
   queue_ms: Percentiles;
   ttft_ms: Percentiles;
   rate: Percentiles;
+}
+
+export interface PeoplePoint {
+  start: string;
   people: number;
   views: number;
 }
@@ -55,9 +59,9 @@ export interface UseRow {
   failed: number;
   prompt_tokens: number;
   completion_tokens: number;
-  last: string;
-  rate_p50: number | null;
-  ttft_p50: number | null;
+  /** Of models and engines. */
+  rate_p50?: number | null;
+  ttft_p50?: number | null;
 }
 
 export interface ErrorRow {

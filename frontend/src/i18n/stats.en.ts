@@ -18,7 +18,7 @@ export const stats = {
   "stats.no_errors": "No errors and no stops.", "stats.none": "No requests between {from} and {to} UTC.", "stats.nothing": "Nothing in this span.",
   "stats.of_requests": "of {n}", "stats.on_before": "on the span before", "stats.output": "Output", "stats.output_tokens": "Output tokens",
   "stats.part_engines": "Engines", "stats.part_errors": "Errors and stops", "stats.part_keys": "Keys", "stats.part_link-views": "Link views", "stats.part_links": "Links",
-  "stats.part_models": "Models", "stats.part_series": "Over time", "stats.part_spread-queue": "Queue wait, spread", "stats.part_spread-rate": "Decode rate, spread",
+  "stats.part_models": "Models", "stats.part_people": "Active users and views", "stats.part_series": "Over time", "stats.part_spread-queue": "Queue wait, spread", "stats.part_spread-rate": "Decode rate, spread",
   "stats.part_spread-ttft": "First token, spread", "stats.part_summary": "Readouts", "stats.part_users": "Users",
   "stats.per_day": "per day", "stats.per_hour": "per hour", "stats.prompt": "Prompt", "stats.queue_note": "ms, from accepted to taken by an engine", "stats.queue_p95": "Queue wait, p95",
   "stats.range": "Range", "stats.range_24h": "24 h", "stats.range_30d": "30 days", "stats.range_7d": "7 days",

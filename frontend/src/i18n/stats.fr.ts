@@ -17,7 +17,7 @@ export const stats = {
   "stats.no_errors": "Ni erreur ni arrêt.", "stats.none": "Aucune requête entre {from} et {to} UTC.", "stats.nothing": "Rien dans cette période.",
   "stats.of_requests": "sur {n}", "stats.on_before": "sur la période d'avant", "stats.output": "Sortie", "stats.output_tokens": "Jetons produits",
   "stats.part_engines": "Moteurs", "stats.part_errors": "Erreurs et arrêts", "stats.part_keys": "Clés", "stats.part_link-views": "Vues des liens", "stats.part_links": "Liens",
-  "stats.part_models": "Modèles", "stats.part_series": "Dans le temps", "stats.part_spread-queue": "Attente, répartition", "stats.part_spread-rate": "Débit de décodage, répartition",
+  "stats.part_models": "Modèles", "stats.part_people": "Utilisateurs actifs et vues", "stats.part_series": "Dans le temps", "stats.part_spread-queue": "Attente, répartition", "stats.part_spread-rate": "Débit de décodage, répartition",
   "stats.part_spread-ttft": "Premier jeton, répartition", "stats.part_summary": "Relevés", "stats.part_users": "Utilisateurs",
   "stats.per_day": "par jour", "stats.per_hour": "par heure", "stats.prompt": "Requête", "stats.queue_note": "ms, de l'acceptation à la prise par un moteur", "stats.queue_p95": "Attente, p95",
   "stats.range": "Période", "stats.range_24h": "24 h", "stats.range_30d": "30 jours", "stats.range_7d": "7 jours",

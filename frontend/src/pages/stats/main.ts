@@ -3,7 +3,7 @@ import "../../styles/instrument.css";
 import "../parts/pages.css";
 import "./stats.css";
 import { ApiError } from "../../api/http";
-import { stats, type Bar, type Choices, type EngineRow, type ErrorRow, type Percentiles, type Point, type Summary, type UseRow } from "../../api/stats";
+import { stats, type Bar, type Choices, type EngineRow, type ErrorRow, type PeoplePoint, type Percentiles, type Point, type Summary, type UseRow } from "../../api/stats";
 import { duration, GAP, num, t } from "../../i18n";
 import { button, h, lamp } from "../../shell/dom";
 import { openMenu, openSheet } from "../../shell/layers";
@@ -14,7 +14,7 @@ import { tableIcon } from "../parts/icons";
 import { bars, legend, lines, short, table, type Series } from "./charts";
 
 const WORKERS_MS = 2000;
-const CSV_PARTS = ["summary", "series", "spread-rate", "spread-ttft", "spread-queue", "errors", "models", "users", "keys", "links", "engines", "link-views"];
+const CSV_PARTS = ["summary", "series", "people", "spread-rate", "spread-ttft", "spread-queue", "errors", "models", "users", "keys", "links", "engines", "link-views"];
 const utc = (options: Intl.DateTimeFormatOptions): Intl.DateTimeFormat => new Intl.DateTimeFormat(dateLanguage, { ...options, timeZone: "UTC" });
 const hourOf = utc({ hour: "2-digit", minute: "2-digit" });
 const dayOf = utc({ day: "numeric", month: "short" });
@@ -137,10 +137,10 @@ class StatsPage {
     const turn = ++this.load;
     const get = <T>(part: string): Promise<T> => stats.part<T>(part, this.filter);
     try {
-      const [summary, series] = await Promise.all([get<Summary>("summary"), get<Point[]>("series")]);
+      const [summary, series, people] = await Promise.all([get<Summary>("summary"), get<Point[]>("series"), get<PeoplePoint[]>("people")]);
       if (turn !== this.load) return;
       this.drawReadouts(summary);
-      this.drawCharts(summary, series);
+      this.drawCharts(summary, series, people);
       this.say(summary.requests ? "" : t("stats.none", { from: momentOf.format(new Date(summary.start)), to: momentOf.format(new Date(summary.end)) }));
       const [rate, ttft, models, errors] = await Promise.all([get<Bar[]>("spread-rate"), get<Bar[]>("spread-ttft"), get<UseRow[]>("models"), get<ErrorRow[]>("errors")]);
       const [users, keys, links, views] = await Promise.all([get<UseRow[]>("users"), get<UseRow[]>("keys"), get<UseRow[]>("links"), get<{ id: string; name: string; views: number }[]>("link-views")]);
@@ -174,11 +174,9 @@ class StatsPage {
     );
   }
 
-  private drawCharts(now: Summary, points: Point[]): void {
-    const hourly = points.length > 1 && Date.parse(points[1]!.start) - Date.parse(points[0]!.start) < 86_400_000;
-    const label = points.map(({ start }) => (hourly && points.length <= 25 ? hourOf : dayOf).format(new Date(start)));
-    const full = points.map(({ start }) => (hourly ? momentOf : dayOf).format(new Date(start)));
-    const every = t(hourly ? "stats.per_hour" : "stats.per_day");
+  private drawCharts(now: Summary, points: Point[], people: PeoplePoint[]): void {
+    const { label, full, every } = timeLabels(points);
+    const by = timeLabels(people);
     const percentiles = (field: "rate" | "ttft_ms" | "queue_ms", all: Percentiles): Series[] =>
       (["p50", "p95", "p99"] as const).map((name, index) => ({ name, look: ["", "rv", "p99"][index]!, values: points.map((point) => point[field][name]), value: field === "rate" ? whole(all[name]) : ms(all[name]) }));
     const sum = (pick: (point: Point) => number): string => num(points.reduce((total, point) => total + pick(point), 0));
@@ -192,7 +190,7 @@ class StatsPage {
     this.more.replaceChildren(
       this.box("queue_wait", t("stats.queue_note"), percentiles("queue_ms", now.queue_ms), "lines", label, full),
       this.box("tokens", every, [counts(t("stats.output"), neutral, (p) => p.completion_tokens), counts(t("stats.prompt"), "var(--rival)", (p) => p.prompt_tokens)], "bars", label, full),
-      this.box("people", every, [{ name: t("stats.active"), look: "ink", values: points.map((p) => p.people) }, { name: t("stats.views"), look: "rv", values: points.map((p) => p.views), value: num(now.views) }], "lines", label, full),
+      this.box("people", by.every, [{ name: t("stats.active"), look: "ink", values: people.map((p) => p.people) }, { name: t("stats.views"), look: "rv", values: people.map((p) => p.views), value: num(now.views) }], "lines", by.label, by.full),
     );
   }
 
@@ -231,7 +229,7 @@ class StatsPage {
         this.asTable.has(key) ? [table(name, [unit, t("stats.requests")], data.map((bar) => [`${num(bar.from, 1)} – ${num(bar.to, 1)}`, num(bar.count)]))] : [bars(name, label, series)],
       );
     };
-    const modelRows = models.map((row) => [row.name, num(row.requests), short(row.completion_tokens), whole(row.rate_p50), ms(row.ttft_p50), num(row.failed + row.interrupted)]);
+    const modelRows = models.map((row) => [row.name, num(row.requests), short(row.completion_tokens), whole(row.rate_p50 ?? null), ms(row.ttft_p50 ?? null), num(row.failed + row.interrupted)]);
     const modelHeads = ["model", "requests", "output", "rate_p50_short", "ttft_short", "failed"].map((name) => t(`stats.${name}`));
     const errorRows = errors.map((row) => [row.kind === "stop" ? t("stats.stopped_by_people") : row.name, num(row.requests), now.requests ? `${num((100 * row.requests) / now.requests, 2)}${GAP}%` : "–"]);
     this.spreads.replaceChildren(
@@ -340,6 +338,16 @@ class StatsPage {
     if (engine.generation) acts.unshift(link("cancel", () => stats.cancel(engine.generation!)));
     return acts;
   }
+}
+
+/** Names of the points for the axis and for the table, and "per hour" or "per day". */
+function timeLabels(points: { start: string }[]): { label: string[]; full: string[]; every: string } {
+  const hourly = points.length > 1 && Date.parse(points[1]!.start) - Date.parse(points[0]!.start) < 86_400_000;
+  return {
+    label: points.map(({ start }) => (hourly && points.length <= 25 ? hourOf : dayOf).format(new Date(start))),
+    full: points.map(({ start }) => (hourly ? momentOf : dayOf).format(new Date(start))),
+    every: t(hourly ? "stats.per_hour" : "stats.per_day"),
+  };
 }
 
 function memoryCell({ used, total }: { used: number; total: number }): (Node | string)[] {

@@ -24,9 +24,11 @@ FIELDS = (
     *("id", "visitor_id", "created_at", "started_at", "finished_at"),
     *("user_id", "source", "model", "state", "finish_reason", "error_code", "prompt_tokens", "completion_tokens"),
     *("queue_ms", "ttft_ms", "total_ms", "decode_tokens_per_s", "worker", "engine", "backend", "device", "gpus", "precision"),
-    *("params", "system_prompt", "request", "error_message", "trace", "last_event_id"),
+    *("params", "request", "trace"),
 )
-INSERT = f"INSERT INTO {Generation._meta.db_table} ({', '.join(FIELDS)}) VALUES ({', '.join(['%s'] * len(FIELDS))})"
+REST = [f for f in Generation._meta.concrete_fields if f.column not in FIELDS and not f.null]  # get their defaults
+COLUMNS = [*FIELDS, *(field.column for field in REST)]
+INSERT = f"INSERT INTO {Generation._meta.db_table} ({', '.join(COLUMNS)}) VALUES ({', '.join(['%s'] * len(COLUMNS))})"
 
 
 class Command(BaseCommand):
@@ -89,7 +91,8 @@ def _row(chance: random.Random, people: list, now: datetime, days: int) -> tuple
         *(user, "api" if chance.random() < 0.3 else "web", name, state, finish, error, prompt, tokens),
         *(queue, ttft if tokens else None, total, rate if tokens > 1 else None),
         *(engine.split("/")[0], f"0/{name}", "monokernel" if gpus else "torch", device, gpus, "float16" if gpus else "float32"),
-        *("{}", "", "{}", "", "[]", "0"),
+        *("{}", "{}", "[]"),
+        *(field.get_db_prep_save(field.get_default(), connection) for field in REST),
     )
 
 

@@ -1,0 +1,1 @@
+import{_ as e}from"./layers-CDEEKM6y.js";var t=e===`fr`?`fr`:`en-GB`;export{t};
