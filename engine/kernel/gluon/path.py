@@ -121,18 +121,12 @@ class GluonPath:
         """Mark every hand-over value as not written, and zero those that only pad."""
         self.flags.fill_(255)
         self.counters.zero_()
-        if plan.padded_hidden != plan.hidden:
-            act = self.act.view(PARITIES, plan.act)
-            for at in (plan.at_o, plan.at_m):
-                act[:, at : at + 2 * plan.padded_hidden].view(PARITIES, 2, -1)[:, :, plan.hidden :].zero_()
+        act = self.act[: PARITIES * plan.act].view(PARITIES, plan.act)
+        lse = self.lse[: PARITIES * plan.lse].view(PARITIES, plan.lse)
+        for first, end in plan.padding:
+            act[:, first:end].zero_()
         if plan.padded_heads != plan.heads:
-            splits = plan.max_splits
-            first, end = plan.at_part + plan.heads * splits * plan.head_size, plan.at_part + plan.padded_heads * splits * plan.head_size
-            self.act.view(PARITIES, plan.act)[:, first:end].zero_()
-            self.lse.view(PARITIES, plan.lse)[:, plan.heads * splits :].zero_()
-        columns = plan.common.sums * plan.common.segments_f * plan.kw
-        if columns != plan.ffn:
-            self.act.view(PARITIES, plan.act)[:, plan.at_u + plan.ffn : plan.at_u + columns].zero_()
+            lse[:, plan.heads * plan.max_splits :].zero_()
 
     def decode(self, plan: Plan, first_token: int, position: int) -> None:
         """The decode launch alone; ``reset`` must precede it."""

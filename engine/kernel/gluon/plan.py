@@ -167,6 +167,17 @@ class Plan:
         return _align(self.at_e + (2 * self.lanes * self.padded_hidden if self.exchange else 0))
 
     @property
+    def padding(self) -> list[tuple[int, int]]:
+        """[first, end) of the values in one parity that are read and never written: they must be zero."""
+        ranges = []
+        for at in (self.at_o, self.at_m):
+            ranges += [(at + k * self.padded_hidden + self.hidden, at + (k + 1) * self.padded_hidden) for k in range(1 + self.lanes)]
+        splits = self.max_splits * self.head_size
+        ranges.append((self.at_part + self.heads * splits, self.at_part + self.padded_heads * splits))
+        ranges.append((self.at_u + self.ffn, self.at_u + self.common.sums * self.common.segments_f * self.kw))
+        return [(first, end) for first, end in ranges if first < end]
+
+    @property
     def presum_columns(self) -> int:
         """Columns of the delayed sums that one CTA makes."""
         return 2 * -(-self.hidden // (2 * self.ctas))

@@ -121,3 +121,14 @@ def test_what_is_not_supported_is_named():
     lanes = SHAPES["laneformer-2b"]
     assert "norms per lane" in unsupported(replace(lanes, lane_norms=True), CTAS)
     assert "head arrangement" in unsupported(replace(lanes, head=Head.VOCAB_PARALLEL), CTAS)
+
+
+def test_padding_covers_what_is_read_and_never_written():
+    full = make_plan(SHAPES["laneformer-2b"], 4096, CTAS)
+    assert full.padding == []
+    for splits in (4, 8):
+        plan = make_plan(SHAPES["smollm2-135m"], 2048, CTAS, max_splits=splits)
+        assert plan.max_splits == splits
+        # hidden 576 of 768 in both sums of O and of W2, heads 9 of 12
+        assert [end - first for first, end in plan.padding] == [192] * 4 + [3 * splits * 64]
+        assert all(end <= plan.act for _, end in plan.padding)
