@@ -60,17 +60,19 @@ def test_float16_weights_are_accumulated_in_float32():
     assert error < 2e-3
 
 
-@pytest.mark.parametrize("name", ["laneformer/dtp8", "llama/llama_tied_gqa"])
-def test_golden_checkpoints_continue_token_for_token(name):
+@pytest.mark.parametrize("name", ["laneformer/dtp4_delay1", "llama/llama_tied_gqa"])
+def test_golden_checkpoints_through_the_backend(name):
+    """The token after each short prompt; tests/gpu continues all golden checkpoints for 40 tokens."""
     backend = MonokernelBackend(str(GOLDEN / name), dtype="float32", context_tokens=64)
     golden = load_file(GOLDEN / name / "expected.safetensors")
-    run = backend.start(golden["greedy"][:20].tolist(), SamplingParams(), frozenset(), 1 if "dtp8" in name else 2)
-    tokens = []
-    while run.finish_reason is None:
-        tokens += run.poll(1.0)
-    run.close()
-    assert [token.id for token in tokens] == golden["greedy"][20 : 20 + len(tokens)].tolist()
-    assert run.finish_reason == "length"
+    for length in (1, 5):
+        run = backend.start(golden["input_ids"][:length].tolist(), SamplingParams(), frozenset(), 1)
+        tokens = []
+        while run.finish_reason is None:
+            tokens += run.poll(1.0)
+        run.close()
+        assert [token.id for token in tokens] == [int(golden["logits"][length - 1].argmax())]
+        assert run.finish_reason == "length" and run.prefill_done == length
 
 
 @pytest.fixture(scope="module")
