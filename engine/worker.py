@@ -35,6 +35,9 @@ class Job:
 def main(connection: Connection, config) -> None:
     """Entry point of the spawned process. ``config``: EngineConfig."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides when to end
+    # Before torch is loaded. Threads that spin while they wait starve each other when the cores are busy with other work: at a
+    # load of 12 on 2 cores 0.6 tokens/s, against 4.6 with threads that sleep.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if isinstance(config.gpus, tuple):
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, config.gpus))
     elif config.gpus == 0:
@@ -69,6 +72,8 @@ def make_backend(config, on_progress: Callable[[Progress], None]) -> Backend:
         try:
             return _factory("monokernel")(config.model, **settings)
         except ModelError as error:  # torch says the same again when it is the model's fault
+            if isinstance(config.gpus, int) and config.gpus > 1:
+                raise  # torch uses one GPU only
             print(f"engine: the monokernel does not take this model, torch runs it: {error}", file=sys.stderr)
     return _factory("torch")(config.model, **settings)
 
