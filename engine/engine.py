@@ -22,7 +22,7 @@ CLOSE_SECONDS = 5.0  # how long a process may take to end by itself
 class EngineConfig:
     """``backend``: auto, torch, monokernel, or "module:factory" for a Backend of one's own.
 
-    ``gpus``: None takes what there is, a number takes the first so many, a tuple names them, () or 0 is the CPU.
+    ``gpus``: None takes one GPU where there is one, a number takes the first so many, a tuple names them, () or 0 is the CPU.
     ``dtype``: auto, float32, float16, bfloat16. ``context_tokens``: a limit below the model's own.
     """
 

@@ -266,6 +266,10 @@ class MonokernelRun:
     def stop(self) -> None:
         self._control.stop()
 
+    def abandon_peers(self) -> None:
+        """Another rank is gone: end without waiting for it."""
+        self._backend.portable.abandon_peers()
+
     def close(self) -> None:
         if self._closed:
             return

@@ -36,8 +36,18 @@ POLL_SECONDS = 0.02
 
 
 def make_backend(model: str, *, gpus=None, **settings) -> "MonokernelBackend | MultiGpuBackend":
-    """A MonokernelBackend on one GPU (also when ``gpus`` is None), a MultiGpuBackend on several."""
+    """A MonokernelBackend on one GPU (also when ``gpus`` is None), a MultiGpuBackend on several.
+
+    A number of GPUs that the model does not divide over is refused; of GPUs that are named (an engine's share of a pool, whatever
+    its model) the first is then used alone.
+    """
     count = len(gpus) if isinstance(gpus, tuple) else gpus  # the worker shows this process the named ones only
+    if isinstance(gpus, tuple) and count > 1:
+        try:
+            check(load_config(resolve(model)), count)
+        except ModelError as error:
+            print(f"engine: one of {count} GPUs is used: {error}", file=sys.stderr)
+            count = 1
     if count and count > 1:
         return MultiGpuBackend(model, gpus=count, **settings)
     return MonokernelBackend(model, gpus=count, **settings)
@@ -225,7 +235,8 @@ class MultiGpuRun:
             rank.answer(ANSWER_SECONDS)
 
     def _cause(self, error: EngineError) -> EngineError:
-        """Of all ranks' errors the one that is not "another GPU did not answer"."""
+        """Of all ranks' errors the one that is not "another GPU did not answer". Ends this rank's kernel too."""
+        self._own.abandon_peers()
         errors = [error]
         for rank in [] if self._answered else self._ranks:
             try:

@@ -151,6 +151,18 @@ class PortablePath:
         self._launch(self._no_ids, 0, 0, True, int(ids[0]), 0, logits=out, forced=forced)
         return out
 
+    def abandon_peers(self) -> None:
+        """End a running launch that would wait for a rank which is gone. By a copy: the kernel leaves no room for another one."""
+        sign = self.buffers.inbox[self.shape.inbox_signs + int(SIGN_ABORT.value)]
+        one = torch.ones((), dtype=torch.int64, pin_memory=self.device.type == "cuda")
+        if self.device.type == "cpu":
+            sign.copy_(one)
+            return
+        stream = torch.cuda.Stream(self.device)
+        with torch.cuda.stream(stream):
+            sign.copy_(one, non_blocking=True)
+        stream.synchronize()
+
     def close(self) -> None:
         self.buffers = None
         self._weights = None

@@ -30,10 +30,10 @@ def pointer_type(name: str, weight_type: str) -> str:
     return f"*{weight_type}" if name in WEIGHTS else "*fp32"
 
 
-def compile_for(model: str, target: GPUTarget, programs: int, weight_type: str):
+def compile_for(model: str, target: GPUTarget, programs: int, weight_type: str, shard: Shard = Shard()):  # noqa: B008
     """The compiled kernel of a named shape, as a launch on that device would compile it."""
     nvidia = target.backend == "cuda"
-    shape = shape_of(SHAPES[model], 4096, programs, 128, nvidia, Shard())
+    shape = shape_of(SHAPES[model], 4096, programs, 128, nvidia, shard)
     buffers = Buffers(**{name: pointer_type(name, weight_type) for name in Buffers._fields})
     scalars = dict.fromkeys(("start", "n_prefill", "decoding", "token", "position", "logits_stride", "tick"), "i32")
     signature = {"B": buffers, "ids": "*i32", "all_logits": "*fp32", "forced": "*i32", **scalars, "C": "constexpr", "ALL": "constexpr"}
@@ -71,6 +71,15 @@ def test_polls_hold_no_barrier(hopper):
     polls = re.findall(r"POLL:(.*?)bra POLL;", hopper.asm["ptx"], flags=re.DOTALL)
     assert polls
     assert all("ld.acquire.gpu" in poll and "bar." not in poll and "setp.lt.u32" in poll for poll in polls)
+
+
+def test_a_rank_of_two_pushes_and_reads_whole_words():
+    kernel = compile_for("laneformer-2b", GPUTarget("cuda", 90, 32), 132, "fp16", Shard(1, 2))
+    text = kernel.asm["ptx"]
+    assert len(re.findall(r"ld\.volatile\.global(?:\.v2)?\.[bu]64", text)) > 100  # past the L1 cache, never torn
+    assert len(re.findall(r"st\.global(?:\.v2)?\.[bu]64", text)) > 20
+    assert "multimem" not in text
+    assert kernel.metadata.shared <= SHARED_BYTES
 
 
 def test_amd_compiles_without_spills_in_its_memory():
