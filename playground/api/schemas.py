@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from playground.schemas import MAX_SEED, MAX_STOP_STRINGS, StopString, Strict
 
@@ -19,9 +19,10 @@ DEFAULT_TEXT_TOKENS = 16  # of /v1/completions, as OpenAI's
 # Databases hold no NUL in texts.
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 Stop = Annotated[StopString, StringConstraints(pattern=r"^[^\x00]*$")]
+Int = Annotated[int, BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)]  # 3.0 too
 Zero = Annotated[float, Field(ge=0, le=0)]
 Empty = Annotated[list[None], Field(max_length=0)]
-TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(min_length=1)]
+TokenIds = Annotated[list[Annotated[Int, Field(ge=0, le=2**31 - 1)]], Field(min_length=1)]
 
 
 class Asked(BaseModel):
@@ -48,12 +49,12 @@ class Common(Asked):
     stream_options: StreamOptions | None = None
     temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False, description="Default 1; 0 is greedy.")
     top_p: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
-    top_k: int | None = Field(None, ge=0, le=1_000_000, description="Extra field; 0 switches it off.")
+    top_k: Int | None = Field(None, ge=0, le=1_000_000, description="Extra field; 0 switches it off.")
     min_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False, description="Extra field; 0 switches it off.")
-    max_tokens: int | None = Field(None, ge=1, le=1_000_000)
-    seed: int | None = Field(None, ge=0, le=MAX_SEED, description="Choice i of several is drawn with seed + i.")
+    max_tokens: Int | None = Field(None, ge=1, le=1_000_000)
+    seed: Int | None = Field(None, ge=0, le=MAX_SEED, description="Choice i of several is drawn with seed + i.")
     stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOP_STRINGS)] | None = None
-    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    n: Int | None = Field(None, ge=1, le=MAX_CHOICES)
     user: Text | None = Field(None, max_length=256, description="Whom you ask for; kept with the request.")
     # Harmless or refused
     frequency_penalty: Zero | None = None
@@ -86,11 +87,11 @@ class TextFormat(Asked):
 
 class ChatRequest(Common):
     messages: list[Message] = Field(min_length=1, max_length=1000)
-    max_completion_tokens: int | None = Field(
+    max_completion_tokens: Int | None = Field(
         None, ge=1, le=1_000_000, description="Comes before max_tokens. Neither: to the end of the context."
     )
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS, description="Needs logprobs.")
+    top_logprobs: Int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS, description="Needs logprobs.")
     # Harmless or refused
     tools: Empty | None = None
     functions: Empty | None = None
@@ -115,9 +116,9 @@ class ChatRequest(Common):
 class CompletionRequest(Common):
     prompt: Text | TokenIds | Annotated[list[Text], Field(min_length=1)] | Annotated[list[TokenIds], Field(min_length=1)]
     echo: bool | None = None
-    logprobs: int | None = Field(None, ge=0, le=MAX_TEXT_LOGPROBS)
+    logprobs: Int | None = Field(None, ge=0, le=MAX_TEXT_LOGPROBS)
     # Harmless or refused
-    best_of: Annotated[int, Field(ge=1, le=1)] | None = None
+    best_of: Annotated[Int, Field(ge=1, le=1)] | None = None
     suffix: None = None
 
 

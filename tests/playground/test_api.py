@@ -115,7 +115,7 @@ def test_choices_prompts_echo_and_token_ids(api, worker, fake_engine):
     assert [c["text"] for c in body["choices"]] == ["Oneword0 ", "Oneword0 ", "Twoword0 ", "Twoword0 "]
 
     fake_engine.submitted.clear()
-    body = api.post("completions", {"model": MODEL, "prompt": [504, 30], "max_tokens": 2, "stop": "x", "top_k": 3, "min_p": 0.1}).body
+    body = api.post("completions", {"model": MODEL, "prompt": [504, 30.0], "max_tokens": 2.0, "stop": "x", "top_k": 3, "min_p": 0.1}).body
     asked = fake_engine.submitted[0]
     assert asked.prompt_ids == [504, 30] and asked.sampling.stop == ("x",) and (asked.sampling.top_k, asked.sampling.min_p) == (3, 0.1)
     Completion.model_validate(body)
