@@ -1,1 +1,0 @@
-import{_ as e}from"./layers-CDEEKM6y.js";var t=e===`fr`?`fr`:`en-GB`;export{t};
