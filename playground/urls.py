@@ -16,7 +16,7 @@ urlpatterns = [
     path("race", views.playground_page, name="race"),
     path("api/", api.urls),
     path("v1/", v1.api.urls),
-    re_path(r"^v1(?:/(?P<path>.*))?$", v1.not_found),
+    re_path(r"^v1(?:/(?P<path>(?s:.*)))?$", v1.not_found),
     path("keys/", keys.keys_page, name="keys"),
     path("admin/", admin.site.urls),
     path("accounts/", include("playground.accounts.urls")),

@@ -64,11 +64,13 @@ api = NinjaAPI(
     urls_namespace="v1",
 )
 ERRORS = dict.fromkeys((400, 401, 403, 404, 413, 429, 500, 503), ErrorResponse)
-SSE = {
-    "responses": {
-        200: {"content": {"text/event-stream": {"schema": {"type": "string", "description": "With stream: chunks, then [DONE]."}}}},
-    }
+EVENT = {
+    "type": "object",
+    "description": "With stream: an event for each chunk, then the data [DONE].",
+    "properties": {"data": {"type": "string"}},
+    "required": ["data"],
 }
+SSE = {"responses": {200: {"content": {"text/event-stream": {"schema": EVENT}}}}}
 
 
 @api.get("/models", response={200: ModelList, **ERRORS}, summary="The models served")
@@ -122,7 +124,7 @@ async def _complete(request: HttpRequest, body: Common, form: ChatForm | TextFor
         answers.stop()
         raise
     events = answers.events(bool(body.stream_options and body.stream_options.include_usage))
-    response = StreamingHttpResponse(events, content_type="text/event-stream", headers=headers | _head(request))
+    response = StreamingHttpResponse(events, content_type="text/event-stream; charset=utf-8", headers=headers | _head(request))
     response.headers["Cache-Control"] = "no-cache"
     response.headers["X-Accel-Buffering"] = "no"
     return response

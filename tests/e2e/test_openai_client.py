@@ -154,7 +154,7 @@ def test_tokens_arrive_as_they_are_made(synthetic, fast):
     headers = {"Authorization": f"Bearer {fast.api_key}", "Content-Type": "application/json"}
     arrivals, text = [], ""
     with urlopen(Request(f"{synthetic.url}v1/chat/completions", body, headers), timeout=60) as response:
-        assert response.headers["Content-Type"] == "text/event-stream"
+        assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
         for line in response:
             if line.startswith(b"data: {"):
                 piece = json.loads(line[6:])["choices"][0]["delta"].get("content")
