@@ -249,6 +249,7 @@ def test_a_chat_with_a_link_asks_once_before_it_goes(page: Page, synthetic: Prod
         return (await fetch('/api/links', {method: 'POST', headers, body: JSON.stringify({conversation_id: id})})).json(); }""",
         page.url.rsplit("/", 1)[1],
     )
+    address = synthetic.url.rstrip("/") + link["url"]
     page.get_by_role("button", name="Chats", exact=True).click()
     page.get_by_role("button", name="More for A shared chat").click()
     page.get_by_role("button", name="Delete").click()
@@ -257,12 +258,14 @@ def test_a_chat_with_a_link_asks_once_before_it_goes(page: Page, synthetic: Prod
     expect(question.get_by_role("button", name="Cancel")).to_be_focused()
     shot(page, "asks")
     question.get_by_role("button", name="Cancel").click()
-    assert page.request.get(link["url"]).status == 200
+    assert page.request.get(address).status == 200
     page.get_by_role("button", name="More for A shared chat").click()
     page.get_by_role("button", name="Delete").click()
     question.get_by_role("button", name="Delete").click()
-    expect(page.get_by_text("No chats yet.")).to_be_visible()
-    assert page.request.get(link["url"]).status == 410
+    expect(page).to_have_url(synthetic.url)
+    page.get_by_role("button", name="Chats", exact=True).click()
+    expect(page.get_by_text("No chats yet.")).to_be_visible(timeout=SLOW)
+    assert page.request.get(address).status == 410
 
 
 def test_model_text_cannot_run_or_load_anything(page: Page, tmp_path: Path):
@@ -303,6 +306,58 @@ def test_the_keyboard_reaches_everything(page: Page):
     expect(box(page)).to_be_focused()
     page.keyboard.press("Control+/")
     expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
+
+
+LACKING = """reached => [...document.querySelectorAll('a[href], button, input, select, textarea, summary, [tabindex="0"]')]
+  .filter(e => e.checkVisibility() && !e.disabled && e.tabIndex >= 0 && !reached.includes(e.dataset.reached))
+  .map(e => e.outerHTML.slice(0, 120))"""
+FOCUSED = """n => { const e = document.activeElement; if (e === document.body) return null;
+  e.dataset.reached ??= String(n); const style = getComputedStyle(e), box = e.closest('.composer') ?? e;
+  const ring = style.outlineStyle !== 'none' || getComputedStyle(box).outlineStyle !== 'none';
+  return [e.dataset.reached, ring || e.outerHTML.slice(0, 120)]; }"""
+
+
+def test_tab_reaches_every_control_with_a_visible_focus(page: Page, synthetic: Product):
+    ask(page, "Add two numbers", 60)
+    title(page, "Complete")
+    chat = page.url
+    for address in (chat, f"{synthetic.url}race"):
+        page.goto(address)
+        expect(page.get_by_text("Connected")).to_be_visible(timeout=SLOW)
+        reached = []
+        for step in range(80):
+            page.keyboard.press("Tab")
+            at = page.evaluate(FOCUSED, step)
+            if at is None or at[0] in reached:
+                break
+            reached.append(at[0])
+            assert at[1] is True, f"no visible focus: {at[1]}"
+        assert page.evaluate(LACKING, reached) == []
+
+
+def test_layers_and_large_text_hold(page: Page, shot):
+    ask(page, "Add two numbers", 60)
+    title(page, "Complete")
+    page.set_viewport_size({"width": 640, "height": 400})  # 1280 x 800 at 200 %
+    over = "x => x.scrollWidth > innerWidth && getComputedStyle(x).overflowX === 'visible'"
+    for keys, button in (("Control+k", None), ("Control+/", None), (None, "Parameters"), (None, "How this is measured")):
+        page.keyboard.press(keys) if keys else page.get_by_role("button", name=button, exact=True).click()
+        expect(page.get_by_role("dialog")).to_be_visible()
+        found = Axe().run(page).response["violations"]
+        assert [(v["id"], v["nodes"][0]["target"]) for v in found if v["impact"] in ("serious", "critical")] == []
+        assert page.get_by_role("dialog").evaluate(f"e => [...e.querySelectorAll('*')].filter({over}).length") == 0
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+    for width, height in ((640, 400), (320, 568)):
+        page.set_viewport_size({"width": width, "height": height})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        expect(box(page)).to_be_in_viewport()
+        page.locator(".views [role=tab]").nth(1).click()
+        expect(page.locator(".wb-code")).to_contain_text("def add")
+        assert page.locator(".wb-code").bounding_box()["height"] > 40
+        shot(page, f"{width}")
+        page.locator(".views [role=tab]").nth(0).click()
+        assert page.locator(".log").bounding_box()["height"] > 40
 
 
 def test_parameters_say_their_range(page: Page):
@@ -405,13 +460,19 @@ def test_errors_are_said_in_french_and_a_limit_counts_down(synthetic: Product, c
     page.goto(synthetic.url)
     expect(page.get_by_text("Connecté")).to_be_visible(timeout=SLOW)
     message = page.locator("#message")
-    message.fill("un mot " * 3000)
+    page.evaluate(
+        """() => { const data = new DataTransfer();
+        data.setData('text/plain', 'un mot '.repeat(60000));
+        const paste = new ClipboardEvent('paste', {clipboardData: data, bubbles: true, cancelable: true});
+        document.querySelector('#message').dispatchEvent(paste); }"""
+    )
     message.press("Enter")
     error = page.locator(".rowerr p")
     expect(error).to_have_text(
         re.compile(r"^Cette demande compte [\d\u202f]+ jetons ; SmolLM2 .* en prend [\d\u202f]+\. Raccourcissez-la de [\d\u202f]+\.$"),
         timeout=SLOW,
     )
+    page.get_by_role("button", name="Retirer le texte").click()
     message.fill("encore")
     message.press("Enter")
     expect(error).to_have_text(re.compile("^La limite est de 20 demandes par minute. Libre dans [234] s.$"))

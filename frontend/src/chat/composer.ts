@@ -52,9 +52,9 @@ export class Composer {
     for (const card of models) this.model.append(h("option", { value: card.name }, card.title));
     this.model.addEventListener("change", () => actions.chooseModel(this.model.value));
     const sliders = button({ icon: "sliders", kind: "q", name: t("parameters"), onClick: () => actions.openParameters() });
-    this.sendButton = button({ label: t("send"), kind: "p", key: "Enter" });
+    this.sendButton = button({ label: t("send"), kind: "p", key: t("key_enter") });
     this.sendButton.type = "submit";
-    this.stopButton = button({ icon: "stop", label: t("stop"), kind: "stop", key: "Esc", onClick: () => actions.stop() });
+    this.stopButton = button({ icon: "stop", label: t("stop"), kind: "stop", key: t("key_esc"), onClick: () => actions.stop() });
     this.stopButton.hidden = true;
     const row = h(
       "div",

@@ -6,7 +6,7 @@ export const workbenchFr = {
   "workbench.version": "Version",
   "workbench.version.n": "v{n}",
   "workbench.version.edited": "v{n}, modifiée",
-  "workbench.diff": "Différences",
+  "workbench.diff": "Diff",
   "workbench.diff.with": "Comparer avec",
   "workbench.diff.written": "v{n} telle qu'écrite",
   "workbench.diff.same": "Aucune différence.",

@@ -640,7 +640,7 @@ export class Playground {
         { label: t("switch_theme"), act: () => void switchTheme() },
         { label: t("say_speed"), act: () => this.say(this.instrument.spoken()) },
         { label: t("copy_code"), act: () => this.copyCode() },
-        { label: t("stop"), key: "Esc", act: () => this.stop() },
+        { label: t("stop"), key: t("key_esc"), act: () => this.stop() },
         { label: t("rename"), act: () => this.conversation.id && this.rename(this.conversation.id, this.conversation.title) },
         { label: t("export_markdown"), act: () => this.conversation.id && void this.exportAs(this.conversation.id, "markdown") },
         { label: t("export_json"), act: () => this.conversation.id && void this.exportAs(this.conversation.id, "json") },
