@@ -120,7 +120,11 @@ class MultiGpuBackend:
         self._local._check_ids(prompt_ids)
         for rank in self._ranks:
             rank.call("generate", prompt_ids, sampling, stop_ids, max_tokens, spin_limit)
-        own = self._local.start(prompt_ids, sampling, stop_ids, max_tokens, spin_limit)
+        try:
+            own = self._local.start(prompt_ids, sampling, stop_ids, max_tokens, spin_limit)
+        except Exception:
+            self._drain()
+            raise
         self._run = MultiGpuRun(own, self._ranks)
         return self._run
 
@@ -133,7 +137,11 @@ class MultiGpuBackend:
         self._local._check_ids(ids)
         for rank in self._ranks:
             rank.call("logits", ids, True)
-        parts = [self._local.logits(ids, decode=True)]
+        try:
+            parts = [self._local.logits(ids, decode=True)]
+        except Exception:
+            self._drain()
+            raise
         parts += [torch.from_numpy(rank.answer(ANSWER_SECONDS)) for rank in self._ranks]
         return torch.cat(parts, dim=1)
 
@@ -141,9 +149,17 @@ class MultiGpuBackend:
         """Microseconds that a processor of rank 0 waited for other GPUs in the last generation, mean over the processors: for sums
         of old layers ("delayed"), for what was needed at once ("present"), for tokens, stop and chunks ("agreement")."""
         words = self._local.control.device[int(WAITED.value) : int(WAITED.value) + 3].tolist()
-        clock_mhz = torch.cuda.get_device_properties(0).clock_rate / 1000
+        clock_mhz = getattr(torch.cuda.get_device_properties(0), "clock_rate", 1_980_000) / 1000  # an H200's where torch does not say
         names = ("delayed", "present", "agreement")
         return {name: 64 * word / clock_mhz / self.path.shape.programs for name, word in zip(names, words, strict=True)}
+
+    def _drain(self) -> None:
+        """Take the answers of a call that rank 0 could not make itself."""
+        for rank in self._ranks:
+            try:
+                rank.answer(ANSWER_SECONDS)
+            except EngineError:
+                pass  # theirs is the same error, or they waited in vain for rank 0
 
     def close(self) -> None:
         """End all ranks. Idempotent."""
@@ -330,10 +346,13 @@ def serve(connection: Connection, rank: int, ranks: int, port: int, model: str, 
             method, *arguments = connection.recv()
             if method == "close":
                 break
-            if method == "generate":
-                _generate(connection, backend, arguments)
-            elif method == "logits":
-                connection.send(("done", backend.logits(*arguments).numpy()))
+            try:
+                if method == "generate":
+                    _generate(connection, backend, arguments)
+                elif method == "logits":
+                    connection.send(("done", backend.logits(*arguments).numpy()))
+            except (InvalidRequest, NumericalError) as error:  # the GPU is fine
+                _send_failure(connection, error.code, str(error))
         backend.close()
         peers.close()
     except (EOFError, OSError):

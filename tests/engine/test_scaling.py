@@ -4,9 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from engine.bench.report import _exchange_line
 from engine.bench.scaling import H200, MI300X, predict, write_scaling_plot
 from engine.errors import ModelError
+from engine.kernel.portable.path import shape_of
 from engine.shapes import SHAPES
+from engine.weights import Shard
 
 LANEFORMER = SHAPES["laneformer-2b"]
 CHAINS_US = {1: 990, 2: 505, 4: 276, 8: 185}  # measured, without attention, exchange and choice of the token
@@ -47,3 +50,11 @@ def test_the_plot_shows_bound_prediction_and_measurement(tmp_path):
     drawing = (tmp_path / "scaling.svg").read_text()
     assert drawing.count("<polyline") == 2 and drawing.count("<circle") == 1
     assert "measured: 1: 996" in drawing
+
+
+def test_the_report_tells_waits_as_shares_of_a_token_and_link_traffic():
+    shape = shape_of(LANEFORMER, 1024, 132, 128, True, Shard(0, 2))
+    assert shape.pushed_bytes == 8 * (2 * 15 * 4 * 3072 + 4 * 3072 + 2 * 2 * 132)
+    exchange = {"delayed_wait_us": 5.0, "present_wait_us": 10.0, "agreement_wait_us": 2.5, "pushed_bytes": shape.pushed_bytes}
+    line = _exchange_line(exchange, 1000.0)
+    assert "delayed 5.0 us (0.5%), present 10.0 us (1.0%), agreement 2.5 us (0.2%); 3.1 GB/s" in line

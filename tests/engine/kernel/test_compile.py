@@ -74,9 +74,9 @@ def test_polls_hold_no_barrier(hopper):
 
 
 def test_a_rank_of_two_pushes_and_reads_whole_words():
-    kernel = compile_for("laneformer-2b", GPUTarget("cuda", 90, 32), 132, "fp16", Shard(1, 2))
+    kernel = compile_for("tiny", GPUTarget("cuda", 90, 32), 132, "fp16", Shard(1, 2))
     text = kernel.asm["ptx"]
-    assert len(re.findall(r"ld\.volatile\.global(?:\.v2)?\.[bu]64", text)) > 100  # past the L1 cache, never torn
+    assert len(re.findall(r"ld\.volatile\.global(?:\.v2)?\.[bu]64", text)) > 20  # past the L1 cache, never torn
     assert len(re.findall(r"st\.global(?:\.v2)?\.[bu]64", text)) > 20
     assert "multimem" not in text
     assert kernel.metadata.shared <= SHARED_BYTES
