@@ -33,6 +33,7 @@ MAX_RANKS = 16  # words of one sign in the inbox
 ANSWER_SECONDS = 5.0  # a rank that answers later than this after rank 0 has ended is lost
 START_SECONDS = 900.0  # load and compile
 POLL_SECONDS = 0.02
+START = 0  # number of the first answer: the rank is ready
 
 
 def make_backend(model: str, *, gpus=None, **settings) -> "MonokernelBackend | MultiGpuBackend":
@@ -98,7 +99,7 @@ class MultiGpuBackend:
             self._peers = _peers(0, gpus, self._store.port, self._check_ranks)
             self._local = MonokernelBackend(model, on_progress=self._watched(on_progress), peers=self._peers, **settings)
             for rank in self._ranks:
-                rank.answer(START_SECONDS)
+                rank.answer(START, START_SECONDS)
         except BaseException as error:
             others = self._failures(error)
             self.close()
@@ -118,14 +119,13 @@ class MultiGpuBackend:
         if self._run is not None:
             self._run.close()
         self._local._check_ids(prompt_ids)
-        for rank in self._ranks:
-            rank.call("generate", prompt_ids, sampling, stop_ids, max_tokens, spin_limit)
+        calls = [rank.call("generate", prompt_ids, sampling, stop_ids, max_tokens, spin_limit) for rank in self._ranks]
         try:
             own = self._local.start(prompt_ids, sampling, stop_ids, max_tokens, spin_limit)
         except Exception:
-            self._drain()
+            self._drain(calls)
             raise
-        self._run = MultiGpuRun(own, self._ranks)
+        self._run = MultiGpuRun(own, self._ranks, calls)
         return self._run
 
     def logits(self, ids: list[int], decode: bool = True) -> torch.Tensor:
@@ -135,14 +135,13 @@ class MultiGpuBackend:
         if self._run is not None:
             self._run.close()
         self._local._check_ids(ids)
-        for rank in self._ranks:
-            rank.call("logits", ids, True)
+        calls = [rank.call("logits", ids, True) for rank in self._ranks]
         try:
             parts = [self._local.logits(ids, decode=True)]
         except Exception:
-            self._drain()
+            self._drain(calls)
             raise
-        parts += [torch.from_numpy(rank.answer(ANSWER_SECONDS)) for rank in self._ranks]
+        parts += [torch.from_numpy(rank.answer(call, ANSWER_SECONDS)) for rank, call in zip(self._ranks, calls, strict=True)]
         return torch.cat(parts, dim=1)
 
     def waited_us(self) -> dict[str, float]:
@@ -153,11 +152,11 @@ class MultiGpuBackend:
         names = ("delayed", "present", "agreement")
         return {name: 64 * word / clock_mhz / self.path.shape.programs for name, word in zip(names, words, strict=True)}
 
-    def _drain(self) -> None:
-        """Take the answers of a call that rank 0 could not make itself."""
-        for rank in self._ranks:
+    def _drain(self, calls: list[int]) -> None:
+        """Await the answers of calls that rank 0 could not make itself."""
+        for rank, call in zip(self._ranks, calls, strict=True):
             try:
-                rank.answer(ANSWER_SECONDS)
+                rank.answer(call, ANSWER_SECONDS)
             except EngineError:
                 pass  # theirs is the same error, or they waited in vain for rank 0
 
@@ -194,7 +193,7 @@ class MultiGpuBackend:
         for rank in self._ranks:
             try:
                 if rank.connection.poll(0.5):
-                    rank.answer(0.5)
+                    rank.answer(START, 0.5)
             except EngineError as failure:
                 return failure
         return None
@@ -203,8 +202,8 @@ class MultiGpuBackend:
 class MultiGpuRun:
     """See engine.backend.Run: rank 0's run, ended together with the others'."""
 
-    def __init__(self, own: MonokernelRun, ranks: "list[_Rank]"):
-        self._own, self._ranks = own, ranks
+    def __init__(self, own: MonokernelRun, ranks: "list[_Rank]", calls: list[int]):
+        self._own, self._ranks, self._calls = own, ranks, calls
         self.finish_reason: str | None = None
         self._answered = False  # the others said how it ended
         self._rows = own._sampling.logprobs is not None
@@ -236,27 +235,26 @@ class MultiGpuRun:
         self._collect()
 
     def _gather(self, index: int) -> list[torch.Tensor]:
-        for rank in self._ranks:
-            rank.call("row", index)
-        return [torch.from_numpy(rank.answer(ANSWER_SECONDS, "row")) for rank in self._ranks]
+        calls = [rank.call("row", index) for rank in self._ranks]
+        return [torch.from_numpy(rank.answer(call, ANSWER_SECONDS)) for rank, call in zip(self._ranks, calls, strict=True)]
 
     def _collect(self) -> None:
         """Wait until every rank has ended the generation. Raises the error of one that failed."""
         if self._answered:
             return
         self._answered = True
-        for rank in self._ranks:
+        for rank, call in zip(self._ranks, self._calls, strict=True):
             if self._rows:
-                rank.call("release")
-            rank.answer(ANSWER_SECONDS)
+                rank.release()
+            rank.answer(call, ANSWER_SECONDS)
 
     def _cause(self, error: EngineError) -> EngineError:
         """Of all ranks' errors the one that is not "another GPU did not answer". Ends this rank's kernel too."""
         self._own.abandon_peers()
         errors = [error]
-        for rank in [] if self._answered else self._ranks:
+        for rank, call in [] if self._answered else zip(self._ranks, self._calls, strict=True):
             try:
-                rank.answer(1.0)
+                rank.answer(call, 1.0)
             except EngineError as other:
                 errors.append(other)
         self._answered = True
@@ -273,50 +271,68 @@ class _Rank:
         self._process = context.Process(target=serve, args=arguments, name=f"GPU {rank}", daemon=True)
         self._process.start()
         child.close()
-        self._early: list[tuple] = []  # answers that came while another was awaited
+        self._last_call = START
+        self._answers: dict[int, tuple] = {}  # by number of the call: one may come late, when nobody awaits it any more
 
     @property
     def alive(self) -> bool:
         return self._process.is_alive()
 
-    def call(self, method: str, *arguments) -> None:
+    def call(self, method: str, *arguments) -> int:
+        """The number under which the answer will come."""
+        if method != "row":
+            self._answers.clear()
+        self._last_call += 1
         try:
-            self.connection.send((method, *arguments))
+            self.connection.send((self._last_call, method, *arguments))
         except OSError:
             raise self._lost() from None
+        return self._last_call
+
+    def release(self) -> None:
+        """No more rows of the generation are asked for. Has no answer."""
+        try:
+            self.connection.send((0, "release"))
+        except OSError:
+            pass  # who awaits the generation's answer will see it
 
     def check(self) -> None:
-        """Raises when the process has ended."""
-        if not self._process.is_alive():
-            self.answer(0.0)
-            raise self._lost()
+        """Raises when the process has ended: the error that it sent last, if any."""
+        if self._process.is_alive():
+            return
+        try:
+            while self.connection.poll(0):
+                self._receive()
+        except DeviceError:
+            pass
+        for kind, *content in self._answers.values():
+            if kind == "failed":
+                raise _error(*content)
+        raise self._lost()
 
-    def answer(self, timeout_s: float, kind: str = "done"):
+    def answer(self, call: int, timeout_s: float):
         """What the call returned. Raises its error, or DeviceError when the rank is gone or does not answer."""
-        for index, (got, result) in enumerate(self._early):
-            if got == kind:
-                del self._early[index]
-                return result
         deadline = time.monotonic() + timeout_s
-        while True:
+        while call not in self._answers:
             ready = wait([self.connection, self._process.sentinel], max(0.0, deadline - time.monotonic()))
             if self.connection not in ready:
                 raise self._lost() if ready else DeviceError(f"GPU {self.rank} does not answer.")
-            try:
-                got, *content = self.connection.recv()
-            except (EOFError, OSError):
-                raise self._lost() from None
-            if got == "failed":
-                code, message = content
-                kinds = {error.code: error for error in (ModelError, NumericalError, InvalidRequest)}
-                raise kinds.get(code, DeviceError)(message)
-            if got == kind:
-                return content[0]
-            self._early.append((got, content[0]))
+            self._receive()
+        kind, *content = self._answers.pop(call)
+        if kind == "failed":
+            raise _error(*content)
+        return content[0]
+
+    def _receive(self) -> None:
+        try:
+            number, *content = self.connection.recv()
+        except (EOFError, OSError):
+            raise self._lost() from None
+        self._answers[number] = tuple(content)
 
     def close(self) -> None:
         try:
-            self.connection.send(("close",))
+            self.connection.send((0, "close"))
         except OSError:
             pass
         self._process.join(2.0)
@@ -330,6 +346,11 @@ class _Rank:
         return DeviceError(f"The process of GPU {self.rank} ended (exit code {self._process.exitcode}).")
 
 
+def _error(code: str, message: str) -> EngineError:
+    kinds = {error.code: error for error in (ModelError, NumericalError, InvalidRequest)}
+    return kinds.get(code, DeviceError)(message)
+
+
 def _peers(rank: int, ranks: int, port: int, watch=lambda: None) -> Peers:
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     return Peers(rank, ranks, torch.device("cpu") if interpreted else torch.device("cuda", rank), port, watch)
@@ -338,36 +359,37 @@ def _peers(rank: int, ranks: int, port: int, watch=lambda: None) -> Peers:
 def serve(connection: Connection, rank: int, ranks: int, port: int, model: str, settings: dict) -> None:
     """Entry point of the process of a rank other than 0. Ends with the engine's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    call = START
     try:
         peers = _peers(rank, ranks, port)
         backend = MonokernelBackend(model, peers=peers, **settings | {"measure_bandwidth": False})
-        connection.send(("done", None))
+        connection.send((call, "done", None))
         while True:
-            method, *arguments = connection.recv()
+            call, method, *arguments = connection.recv()
             if method == "close":
                 break
             try:
                 if method == "generate":
-                    _generate(connection, backend, arguments)
+                    _generate(connection, call, backend, arguments)
                 elif method == "logits":
-                    connection.send(("done", backend.logits(*arguments).numpy()))
-            except (InvalidRequest, NumericalError) as error:  # the GPU is fine
-                _send_failure(connection, error.code, str(error))
+                    connection.send((call, "done", backend.logits(*arguments).numpy()))
+            except EngineError as error:  # rank 0 decides whether the engine goes on
+                _send_failure(connection, call, error.code, str(error))
         backend.close()
         peers.close()
     except (EOFError, OSError):
         os._exit(0)  # the engine's process is gone: its GPU work ends with this process
     except EngineError as error:
-        _send_failure(connection, error.code, str(error))
+        _send_failure(connection, call, error.code, str(error))
     except torch.OutOfMemoryError as error:
-        _send_failure(connection, DeviceError.code, f"GPU {rank} has no memory left: {error}")
+        _send_failure(connection, call, DeviceError.code, f"GPU {rank} has no memory left: {error}")
     except Exception as error:
         traceback.print_exc()
-        _send_failure(connection, EngineError.code, f"GPU {rank} failed: {type(error).__name__}: {error}")
+        _send_failure(connection, call, EngineError.code, f"GPU {rank} failed: {type(error).__name__}: {error}")
     os._exit(0)  # no clean-up may wait for a peer
 
 
-def _generate(connection: Connection, backend: MonokernelBackend, arguments: list) -> None:
+def _generate(connection: Connection, call: int, backend: MonokernelBackend, arguments: list) -> None:
     """Follow a generation to its end, and answer for rows of logits meanwhile."""
     run = backend.start(*arguments)
     failure = None
@@ -381,24 +403,24 @@ def _generate(connection: Connection, backend: MonokernelBackend, arguments: lis
             released |= not _answer_row(connection, run)
     run.close()
     if failure:
-        connection.send(("failed", failure.code, str(failure)))
-    else:
-        connection.send(("done", None))
+        raise failure
+    connection.send((call, "done", None))
 
 
 def _answer_row(connection: Connection, run: MonokernelRun) -> bool:
     """False when there will be no more."""
-    method, *arguments = connection.recv()
+    call, method, *arguments = connection.recv()
     if method == "row":
-        connection.send(("row", run.logits_row(*arguments).numpy().copy()))  # a tensor would be moved to shared memory, under the kernel
+        row = run.logits_row(*arguments).numpy().copy()  # a tensor would be moved to shared memory, under the kernel
+        connection.send((call, "done", row))
         return True
     if method == "close":
         os._exit(0)
     return False
 
 
-def _send_failure(connection: Connection, code: str, message: str) -> None:
+def _send_failure(connection: Connection, call: int, code: str, message: str) -> None:
     try:
-        connection.send(("failed", code, message))
+        connection.send((call, "failed", code, message))
     except OSError:
         print(message, file=sys.stderr)

@@ -9,7 +9,7 @@ import torch
 
 from engine import reference, sampling
 from engine.config import Head, Reduction
-from engine.errors import DeviceError, EngineError, ModelError
+from engine.errors import DeviceError, EngineError, InvalidRequest, ModelError, NumericalError
 from engine.kernel.ranks import MultiGpuBackend, check, make_backend
 from engine.loading.export import export
 from engine.loading.random import RandomReader
@@ -79,7 +79,7 @@ def test_two_ranks_make_the_tokens_of_one(name, tmp_path_factory):
         backend.close()
 
 
-def test_logits_stop_and_a_rank_that_is_killed(tmp_path_factory):
+def test_logits_bad_numbers_stop_and_a_rank_that_is_killed(tmp_path_factory):
     backend = start("replicate", tmp_path_factory)
     try:
         config = MODELS["replicate"]
@@ -87,6 +87,15 @@ def test_logits_stop_and_a_rank_that_is_killed(tmp_path_factory):
         wanted, rows = expected_tokens("replicate", [3, 1], SamplingParams(), 1)
         logits = backend.logits([3, 1])
         assert (logits[-1] - rows[0]).abs().max() < 1e-5
+
+        backend._local.weights.embedding[7] = float("nan")  # on rank 0 only
+        run = backend.start([3, 7], SamplingParams(), frozenset(), 5, spin_limit=SPIN_LIMIT)
+        with pytest.raises(NumericalError):
+            while run.finish_reason is None:
+                assert not run.poll(1.0)
+        run.close()
+        with pytest.raises(InvalidRequest, match="end-of-sequence ids"):
+            backend.start([3, 1], SamplingParams(), frozenset(range(49)), 5)
 
         run = backend.start([3, 1], SamplingParams(), frozenset(), CONTEXT - 2, spin_limit=SPIN_LIMIT)
         made = []
