@@ -21,8 +21,7 @@ class PromptTooLong(InvalidRequest):
     def __init__(self, prompt_tokens: int, context_tokens: int, model: str):
         self.prompt_tokens, self.context_tokens = prompt_tokens, context_tokens
         super().__init__(
-            f"This prompt has {prompt_tokens:,} tokens; {model} takes {context_tokens:,}. "
-            f"Shorten it by {prompt_tokens - context_tokens:,}."
+            f"This prompt has {prompt_tokens:,} tokens; {model} takes {context_tokens:,}. Shorten it by {prompt_tokens - context_tokens:,}."
         )
 
 

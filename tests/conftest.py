@@ -4,8 +4,6 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import redis
@@ -22,32 +20,49 @@ for name in ("MODELS", "ENGINE_POOL", "ENGINE_BACKEND", "CONTEXT_TOKENS", "PORT"
     os.environ[name] = ""  # a developer's own .env does not reach the tests
 
 
-def pytest_configure() -> None:
+REDIS = pytest.StashKey[subprocess.Popen]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
     import django
 
     django.setup()  # after the environment above is set
+    config.stash[REDIS] = start_redis()  # at once: a port that is only remembered may be somebody else's when it is needed
 
 
-@pytest.fixture(scope="session")
-def redis_server() -> Iterator[str]:
-    """The URL of a server that this session started."""
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Test processes start as this one did: without settings until their own conftest has set their own environment."""
+    del os.environ["DJANGO_SETTINGS_MODULE"]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    server = config.stash[REDIS]
+    server.terminate()
+    server.wait(10)
+
+
+def start_redis() -> subprocess.Popen:
+    """The server at REDIS_URL, for this test process alone."""
     url = os.environ["REDIS_URL"]
-    port = url.rpartition(":")[2].split("/")[0]
-    folder = Path(os.environ["DATA_DIR"])
-    command = [str(get_binary_path()), "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [str(get_binary_path()), "--port", url.rpartition(":")[2].split("/")[0], "--bind", "127.0.0.1", "--save", ""]
+    server = subprocess.Popen([*command, "--dir", os.environ["DATA_DIR"]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     client = redis.Redis.from_url(url)
     deadline = time.monotonic() + 10
     while True:
         try:
             client.ping()
-            break
+            return server
         except redis.ConnectionError:
-            assert time.monotonic() < deadline, "the Redis server does not start"
+            assert server.poll() is None and time.monotonic() < deadline, "the Redis server does not start"
             time.sleep(0.02)
-    yield url
-    process.terminate()
-    process.wait(10)
+
+
+@pytest.fixture(scope="session")
+def redis_server(pytestconfig: pytest.Config) -> str:
+    """The URL of this test process's server."""
+    assert pytestconfig.stash[REDIS].poll() is None, "the Redis server ended"
+    return os.environ["REDIS_URL"]
 
 
 @pytest.fixture
