@@ -9,7 +9,7 @@ from django.views.decorators.http import require_safe
 POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline' 'wasm-unsafe-eval' blob:; worker-src blob:; "
     "style-src 'unsafe-inline'; img-src data: blob:; media-src data: blob:; font-src data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'; webrtc 'block'"
 )
 
 DOCUMENT = """<!doctype html>
