@@ -12,13 +12,43 @@ from fontTools.varLib import instancer
 HERE = Path(__file__).resolve().parent.parent
 PACKAGES = HERE / "node_modules"
 TEXT = [*range(0x20, 0x7F), *range(0xA0, 0x100), 0x152, 0x153, 0x178, 0x2009, 0x202F, 0x2212, 0x20AC]
-TEXT += [0x2013, 0x2014, 0x2018, 0x2019, 0x201A, 0x201C, 0x201D, 0x201E, 0x2026, 0x2022, 0x2039, 0x203A, 0x2190, 0x2191, 0x2192, 0x2193, 0x2260, 0x2264, 0x2265]
+TEXT += [
+    0x2013,
+    0x2014,
+    0x2018,
+    0x2019,
+    0x201A,
+    0x201C,
+    0x201D,
+    0x201E,
+    0x2026,
+    0x2022,
+    0x2039,
+    0x203A,
+    0x2190,
+    0x2191,
+    0x2192,
+    0x2193,
+    0x2260,
+    0x2264,
+    0x2265,
+]
 MONO = [*range(0x20, 0x7F), *range(0xA0, 0x100), 0x2013, 0x2018, 0x2019, 0x201C, 0x201D, 0x2026, 0x2192]
 FIGURE = [ord(sign) for sign in "0123456789.,–- "] + [0x2009, 0x202F]
 FACES = [
-    ("@fontsource-variable/ibm-plex-sans/files/ibm-plex-sans-latin-wght-normal.woff2", "plex-sans.woff2", TEXT, ["kern", "tnum", "lnum", "liga"]),
+    (
+        "@fontsource-variable/ibm-plex-sans/files/ibm-plex-sans-latin-wght-normal.woff2",
+        "plex-sans.woff2",
+        TEXT,
+        ["kern", "tnum", "lnum", "liga"],
+    ),
     ("@fontsource/ibm-plex-mono/files/ibm-plex-mono-latin-400-normal.woff2", "plex-mono.woff2", MONO, ["zero"]),
-    ("@fontsource/barlow-semi-condensed/files/barlow-semi-condensed-latin-500-normal.woff2", "barlow-figure.woff2", FIGURE, ["tnum", "lnum"]),
+    (
+        "@fontsource/barlow-semi-condensed/files/barlow-semi-condensed-latin-500-normal.woff2",
+        "barlow-figure.woff2",
+        FIGURE,
+        ["tnum", "lnum"],
+    ),
 ]
 
 
