@@ -127,8 +127,8 @@ def test_a_held_beginning_of_a_stop_string_comes_out_at_the_end():
 
 
 def test_fast_tokens_leave_in_batches_with_their_times():
-    events = run(Script(IDS * 200, step_s=0.0), max_tokens=len(IDS) * 200)
-    assert ids_of(events) == IDS * 200
+    events = run(Script(IDS * 100, step_s=0.0), max_tokens=len(IDS) * 100)
+    assert ids_of(events) == IDS * 100
     for delta in (event for event in events if isinstance(event, Delta) and len(event.token_ids) > 1):
         assert sum(count for count, _ in delta.points) == len(delta.token_ids) and delta.points[-1][1] == delta.elapsed_ms
 
