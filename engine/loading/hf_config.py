@@ -174,6 +174,8 @@ def _llama_windows(keys: _Keys, architecture: str, layers: int) -> tuple[int | N
     if kinds is None:
         first = 0 if architecture == "mistral" else keys.integer("max_window_layers", DEFAULT_MAX_WINDOW_LAYERS)
         return tuple(window if layer >= first else None for layer in range(layers))
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        keys.fail(f"layer_types must be a list of names; got {kinds!r}")
     unknown = set(kinds) - {"sliding_attention", "full_attention"}
     if unknown:
         keys.fail(f"layer_types: {', '.join(sorted(map(str, unknown)))} is not supported; sliding_attention and full_attention are")

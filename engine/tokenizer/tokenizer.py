@@ -30,7 +30,13 @@ class Tokenizer:
         self._markup = re.compile(f"(?=(?:{'|'.join(names)}))(.)") if names else None
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """Token ids of a text, without BOS. ``special``: the names of special tokens in it are parsed as these tokens."""
+        """Token ids of a text, without BOS. ``special``: the names of special tokens in it are parsed as these tokens.
+
+        Raises InvalidRequest for half a character (a lone surrogate: bytes that were no UTF-8).
+        """
+        half = next((at for at, char in enumerate(text) if "\ud800" <= char <= "\udfff"), None) if not text.isascii() else None
+        if half is not None:
+            raise InvalidRequest(f"The text is not valid Unicode: character {half + 1:,} is half a character.")
         return self._pipeline.encode(text if special else self._escape(text), add_special_tokens=False).ids
 
     def encode_prompt(self, text: str) -> list[int]:

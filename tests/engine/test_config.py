@@ -194,6 +194,7 @@ def test_lane_reductions(options, reductions, tmp_path):
             LLAMA_JSON | {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 4, "layer_types": ["chunked_attention"]},
             "layer_types: chunked_attention is not supported",
         ),
+        (LLAMA_JSON | {"model_type": "mistral", "sliding_window": 4, "layer_types": 5}, "layer_types must be a list of names; got 5"),
         (published.BASE | {"lm_head_type": "mixture"}, "lm_head_type must be replicate, lane or vocab_parallel; got 'mixture'"),
         (
             published.BASE | {"lm_head_type": "lane", "pre_norm_lane_agg": True},

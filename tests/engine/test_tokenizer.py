@@ -233,3 +233,8 @@ def load_tokenizer_once(folder):
     if folder not in _loaded:
         _loaded[folder] = load_tokenizer(str(folder))
     return _loaded[folder]
+
+
+def test_half_a_character_is_refused_by_its_place(smollm2):
+    with pytest.raises(InvalidRequest, match="character 2 is half a character"):
+        smollm2.encode("a\udcffb")
