@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from urllib.request import Request, urlopen
 
 import openai
@@ -84,7 +85,8 @@ def test_many_streams_of_an_async_client_do_not_mix(synthetic, fast):
         async with openai.AsyncOpenAI(base_url=fast.base_url, api_key=fast.api_key, max_retries=0) as client:
             return await asyncio.gather(*(ask(client, tokens) for tokens in (60, 20, 40)))
 
-    long, short, middle = asyncio.run(ask_all())
+    with ThreadPoolExecutor() as pool:  # this thread's event loop is the browser driver's, once a browser has been started
+        long, short, middle = pool.submit(asyncio.run, ask_all()).result()
     assert all(map(is_prefix, (long, short, middle))) and len(long) > len(middle) > len(short) > 20
 
 
