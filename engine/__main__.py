@@ -11,7 +11,7 @@ COMMANDS = ("info", "generate", "logits", "bench", "export")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; the exit status. Errors of the engine are printed in one line."""
+    """Run a command; the exit status. Errors of the engine and of the system (a full disk) are printed in one line."""
     parser = argparse.ArgumentParser(prog="python -m engine", description="Load models, generate text, measure speed.")
     subparsers = parser.add_subparsers(dest="command", required=True)
     for command in COMMANDS:
@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     try:
         return args.run(args) or 0
-    except EngineError as error:
+    except (EngineError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 

@@ -7,6 +7,7 @@ the rows of q and k (weights, biases, QK norms) once, so that the reference and 
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ARCHITECTURES = ("laneformer_tp", "llama", "mistral", "qwen2", "qwen3")
+MAX_LAYERS = 1024  # everything per layer is a list of this length
 
 
 class Reduction(StrEnum):
@@ -48,13 +50,16 @@ class RopeScaling:
     def __post_init__(self):
         if self.kind not in ("linear", "llama3", "factors"):
             raise ModelError(f"Rotary scaling must be linear, llama3 or factors; got {self.kind!r}.")
-        if self.kind != "factors" and not self.factor >= 1.0:
-            raise ModelError(f"The factor of the {self.kind} rotary scaling must be at least 1; got {self.factor!r}.")
-        if self.kind == "llama3" and not 0 < self.low_freq_factor < self.high_freq_factor:
+        if self.kind != "factors" and not 1.0 <= self.factor <= sys.float_info.max:
+            raise ModelError(f"The factor of the {self.kind} rotary scaling must be a finite number of at least 1; got {self.factor!r}.")
+        if self.kind == "llama3" and not 0 < self.low_freq_factor < self.high_freq_factor <= sys.float_info.max:
             raise ModelError(
-                f"llama3 rotary scaling needs 0 < low_freq_factor < high_freq_factor; got {self.low_freq_factor!r} and "
+                f"llama3 rotary scaling needs 0 < low_freq_factor < high_freq_factor, both finite; got {self.low_freq_factor!r} and "
                 f"{self.high_freq_factor!r}."
             )
+        wrong = next((factor for factor in self.factors if not 0 < factor <= sys.float_info.max), None)
+        if wrong is not None:
+            raise ModelError(f"Rotary factors must be finite numbers above 0; got {wrong!r}.")
         if self.kind == "llama3" and self.original_context_tokens < 1:
             raise ModelError(f"original_max_position_embeddings must be at least 1; got {self.original_context_tokens!r}.")
 
@@ -215,6 +220,8 @@ class ModelConfig:
             value = getattr(self, size)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 self._fail(f"{size} must be a whole number of at least 1; got {value!r}")
+        if self.n_layers > MAX_LAYERS:
+            self._fail(f"n_layers must be at most {MAX_LAYERS:,}; got {self.n_layers:,}")
         if self.head_size % 2:
             self._fail(f"head_size must be even, because rotary embedding turns pairs; got {self.head_size}")
         if self.n_heads % self.n_kv_heads:
@@ -224,8 +231,8 @@ class ModelConfig:
                 self._fail(f"{size} {getattr(self, size):,} does not divide over {self.n_lanes} lanes")
         for name, low in (("norm_eps", 0.0), ("rope_theta", 1.0)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < math.inf:
-                self._fail(f"{name} must be a number greater than {low:g}; got {value!r}")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not low < value <= sys.float_info.max:
+                self._fail(f"{name} must be a finite number greater than {low:g}; got {value!r}")
         if self.dtype not in ("float32", "float16", "bfloat16"):
             self._fail(f"dtype must be float32, float16 or bfloat16; got {self.dtype!r}")
 

@@ -138,22 +138,31 @@ class Engine:
                 if not 0 <= token < self.info.vocab_size:
                     raise InvalidRequest(f"Token ids of {self.info.model} lie between 0 and {self.info.vocab_size - 1:,}; got {token}.")
         elif request.prompt is not None:
-            ids = self._load_tokenizer().encode_prompt(request.prompt)
+            ids = self.tokenizer().encode_prompt(request.prompt)
         else:
-            ids = self._load_tokenizer().render_chat(request.messages)
+            ids = self.tokenizer().render_chat(request.messages)
         if not ids:
             raise InvalidRequest("The prompt is empty.")
+        if request.sampling.stop:
+            self._check_stop_strings()
         if len(ids) > self.info.context_tokens:
             raise PromptTooLong(len(ids), self.info.context_tokens, self.info.title)
         return ids
 
-    def _load_tokenizer(self):
+    def tokenizer(self):
+        """The model's, loaded once. Raises ModelError when it has none."""
         with self._lock:
             if self._tokenizer is None:
                 from engine.tokenizer import load_tokenizer
 
                 self._tokenizer = load_tokenizer(self.config.model)
         return self._tokenizer
+
+    def _check_stop_strings(self) -> None:
+        try:
+            self.tokenizer()
+        except ModelError as error:
+            raise InvalidRequest(f"Stop strings need a tokenizer. {error}") from error
 
     def _send(self, *message) -> None:
         try:

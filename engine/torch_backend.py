@@ -12,11 +12,13 @@ from engine.backend import EngineInfo, Token
 from engine.config import ModelConfig
 from engine.errors import DeviceError, NumericalError
 from engine.loading import load_config, load_weights, pick_dtype
+from engine.memory import fit_context, host_free_bytes
 from engine.models import resolve
 from engine.request import Progress, SamplingParams
 from engine.torch_model import LaneModel, OneLaneModel
 
 PREFILL_ROWS = 512  # tokens between two looks at the stop flag while a prompt is read
+SCORE_BYTES = 256 << 20  # attention scores of a chunk: fewer rows far into a long context
 POLL_NS = 10_000_000  # one poll computes tokens for about this long
 
 
@@ -34,7 +36,8 @@ class TorchBackend:
         chosen = _dtype(dtype, config, device)
         weights = load_weights(source, config, dtype=chosen, device=device, on_progress=report)
         self.eos_ids = frozenset(config.eos_ids)
-        self._context = min(context_tokens or config.context_tokens, config.context_tokens)
+        free = torch.cuda.mem_get_info(device)[0] if on_gpu else host_free_bytes()
+        self._context = fit_context(config, context_tokens, _position_bytes(config), free)
         self._model = (OneLaneModel if config.n_lanes == 1 else LaneModel)(config, weights, self._context)
         report(Progress("warmup", 0.0, "Warming up"))
         self._warm_up()
@@ -47,7 +50,10 @@ class TorchBackend:
     @torch.inference_mode()
     def logits(self, ids: list[int]) -> Tensor:
         self._model.reset()
-        chunks = [self._model.forward(ids[i : i + PREFILL_ROWS], all_rows=True) for i in range(0, len(ids), PREFILL_ROWS)]
+        chunks = []
+        while self._model.length < len(ids):
+            start = self._model.length
+            chunks.append(self._model.forward(ids[start : start + chunk_rows(self._model)], all_rows=True))
         return torch.cat(chunks).float().cpu()
 
     def close(self) -> None:
@@ -92,7 +98,8 @@ class TorchRun:
         if self._stop_asked:
             self.finish_reason = "cancelled"
             return []
-        chunk, self._todo = self._todo[:PREFILL_ROWS], self._todo[PREFILL_ROWS:]
+        rows = chunk_rows(self._model)
+        chunk, self._todo = self._todo[:rows], self._todo[rows:]
         try:
             logits = self._model.forward(chunk)[-1]
         except torch.OutOfMemoryError as error:
@@ -115,6 +122,16 @@ class TorchRun:
         if self._sampling.logprobs is None:
             return Token(chosen, now)
         return Token(chosen, now, *sampler.logprobs(logits, chosen, self._sampling.logprobs))
+
+
+def chunk_rows(model: OneLaneModel | LaneModel) -> int:
+    """Rows of the next chunk of a prompt."""
+    return max(1, min(PREFILL_ROWS, SCORE_BYTES // (4 * model.n_heads * (model.length + PREFILL_ROWS))))
+
+
+def _position_bytes(config: ModelConfig) -> int:
+    """Keys and values in float32, and rotary tables with what it takes to make them."""
+    return config.kv_bytes_per_token(4) + 8 * config.head_size
 
 
 def _dtype(name: str, config: ModelConfig, device: torch.device) -> torch.dtype:

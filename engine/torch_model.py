@@ -22,6 +22,7 @@ class LaneModel:
 
     def __init__(self, config: ModelConfig, weights: ModelWeights, context_tokens: int):
         self._config, self._weights = config, weights
+        self.n_heads = config.n_heads
         self._state = reference.State.new(config, weights, context_tokens)
 
     @property
@@ -47,6 +48,7 @@ class OneLaneModel:
 
     def __init__(self, config: ModelConfig, weights: ModelWeights, context_tokens: int):
         self._config = config
+        self.n_heads = config.n_heads
         self._embedding = weights.embedding
         self._layers = [_Layer(config, layer) for layer in weights.layers]
         self._norm = weights.norm[0].float()

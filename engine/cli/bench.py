@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from engine.cli.common import add_backend, add_dtype, add_model
+from engine.cli.common import add_backend, add_dtype, add_model, check_writable
 from engine.errors import InvalidRequest
 
 
@@ -28,6 +28,8 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> None:
     from engine.bench.report import write_plot
 
+    for path in (args.json, args.plot, args.scaling):
+        check_writable(path)
     report = make_report(args)
     if args.json:
         args.json.write_text(json.dumps(report, indent=1) + "\n")

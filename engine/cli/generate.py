@@ -3,11 +3,12 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 
 from engine.cli.common import add_backend, add_dtype, add_model, parse_ids
 from engine.engine import Engine, EngineConfig
-from engine.errors import EngineError
+from engine.errors import EngineError, ModelError
 from engine.request import Delta, Done, Failed, GenerationRequest, Progress, SamplingParams
 
 
@@ -38,14 +39,14 @@ def run(args: argparse.Namespace) -> int:
     config = EngineConfig(args.model, backend=args.backend, gpus=args.gpus, dtype=args.dtype)
     with Engine(config, on_progress=_show) as engine:
         handle = engine.submit(request)
+        show = _printer(engine) if not args.json else lambda event: None
         text, output_ids = "", []
         try:
             for event in handle:
                 if isinstance(event, Delta):
                     text += event.text
                     output_ids += event.token_ids
-                    if not args.json:
-                        print(event.text, end="", flush=True)
+                    show(event)
         except KeyboardInterrupt:
             print(file=sys.stderr)
             return 130
@@ -58,6 +59,16 @@ def run(args: argparse.Namespace) -> int:
     else:
         print()
     return 0
+
+
+def _printer(engine: Engine) -> Callable[[Delta], None]:
+    """Prints text, or token ids where the model has no tokenizer."""
+    try:
+        engine.tokenizer()
+    except ModelError as error:
+        print(f"{error} Token ids are printed.", file=sys.stderr)
+        return lambda event: print(*event.token_ids, end=" ", flush=True)
+    return lambda event: print(event.text, end="", flush=True)
 
 
 def _request(args: argparse.Namespace) -> GenerationRequest:

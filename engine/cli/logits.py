@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from engine.cli.common import add_backend, add_dtype, add_model, parse_ids
-from engine.errors import InvalidRequest
+from engine.cli.common import add_backend, add_dtype, add_model, check_writable, parse_ids
+from engine.errors import EngineError
 
 
 def add_parser(subparsers) -> argparse.ArgumentParser:
@@ -18,13 +18,16 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> None:
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     ids = parse_ids(args.ids)
-    if not args.out.parent.is_dir():
-        raise InvalidRequest(f"The folder {args.out.parent} does not exist.")
+    check_writable(args.out)
     logits = _logits(args, ids).float().cpu().contiguous()
-    save_file({"logits": logits}, args.out)
+    try:
+        save_file({"logits": logits}, args.out)
+    except SafetensorError as error:
+        raise EngineError(f"{args.out} cannot be written: {error}") from error
     print(f"{args.out}: logits {list(logits.shape)}, float32")
 
 

@@ -18,6 +18,7 @@ from engine.kernel.path import KernelPath
 from engine.kernel.peers import Peers
 from engine.kernel.portable.path import PortablePath
 from engine.loading import load_config, load_weights, pick_dtype
+from engine.memory import fit_context, host_free_bytes
 from engine.models import resolve
 from engine.request import Progress, SamplingParams
 
@@ -59,7 +60,7 @@ class MonokernelBackend:
         shard = peers.shard if peers else None
         self.weights = load_weights(source, config, dtype=self.dtype, device=device, shard=shard, on_progress=report)
         self.eos_ids = frozenset(config.eos_ids)
-        self.context_tokens = min(context_tokens or config.context_tokens, config.context_tokens)
+        self.context_tokens = self._fit_context(context_tokens, ranks)
         try:
             self.control = Control(self.context_tokens, device, rank=shard.rank if shard else 0)
             self.params = ParamBlock(device)
@@ -120,6 +121,13 @@ class MonokernelBackend:
     def _upload(self, ids: list[int]) -> torch.Tensor:
         self._ids[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
         return self._ids
+
+    def _fit_context(self, asked: int | None, ranks: int) -> int:
+        """Equal on all ranks: by the size of the GPU's memory, not by what others use of it."""
+        on_gpu = self.device.type == "cuda"
+        memory = torch.cuda.get_device_properties(self.device).total_memory - self.weights.nbytes if on_gpu else host_free_bytes()
+        position = self.config.kv_bytes_per_token(self.dtype.itemsize) // ranks + 16 * self.config.head_size + 16  # and rotary tables, ids
+        return fit_context(self.config, asked, position, memory, quiet=self.peers is not None and self.peers.shard.rank > 0)
 
     @property
     def ranks(self) -> int:

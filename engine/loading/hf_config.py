@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.config import ARCHITECTURES, Head, ModelConfig, Reduction, RopeScaling
+from engine.config import ARCHITECTURES, MAX_LAYERS, Head, ModelConfig, Reduction, RopeScaling
 from engine.errors import ModelError
 
 DEFAULT_MAX_WINDOW_LAYERS = 28  # of qwen2 and qwen3
@@ -70,6 +70,13 @@ class _Keys:
             self.fail(f"{key} must be an object; got {value!r}")
         return value or {}
 
+    def layers(self) -> int:
+        """Checked before anything per layer is made."""
+        count = self.integer("num_hidden_layers")
+        if not 1 <= count <= MAX_LAYERS:
+            self.fail(f"num_hidden_layers must lie between 1 and {MAX_LAYERS:,}; got {count:,}")
+        return count
+
     def fail(self, problem: str):
         raise ModelError(f"{self.path}: {problem}.")
 
@@ -97,7 +104,7 @@ def _common(keys: _Keys, folder: Path, name: str, architecture: str) -> dict[str
     return dict(
         name=name,
         architecture=architecture,
-        n_layers=keys.integer("num_hidden_layers"),
+        n_layers=keys.layers(),
         hidden_size=hidden,
         n_heads=heads,
         n_kv_heads=keys.integer("num_key_value_heads", heads),
@@ -131,8 +138,13 @@ def _rope(keys: _Keys) -> tuple[float, RopeScaling | None]:
     old, new = keys.table("rope_scaling"), keys.table("rope_parameters")
     if old and new and _rope_kind(old) != _rope_kind(new):
         keys.fail(f"rope_scaling ({_rope_kind(old)}) and rope_parameters ({_rope_kind(new)}) disagree")
+    for key in old.keys() & new.keys() - {"type", "rope_type"}:
+        if old[key] != new[key]:
+            keys.fail(f"{key} of rope_scaling ({old[key]!r}) and of rope_parameters ({new[key]!r}) disagree")
     rope = _Keys(keys.path, {**old, **new})
     theta = rope.number("rope_theta", keys.number("rope_theta", 10_000.0))
+    if keys.data.get("rope_theta") not in (None, theta):
+        keys.fail(f"rope_theta {keys.data['rope_theta']!r} and the rope_theta {theta!r} of the rotary setting disagree")
     if rope.number("partial_rotary_factor", keys.number("partial_rotary_factor", 1.0)) != 1.0:
         keys.fail("partial_rotary_factor: rotary embedding of a part of the head is not supported")
     kind = _rope_kind(rope.data)
@@ -155,7 +167,7 @@ def _rope_kind(table: dict[str, Any]) -> str:
 
 
 def _llama_family(keys: _Keys, architecture: str) -> dict[str, Any]:
-    layers = keys.integer("num_hidden_layers")
+    layers = keys.layers()
     return dict(
         norm_eps=keys.number("rms_norm_eps", 1e-6),
         windows=_llama_windows(keys, architecture, layers),
@@ -183,7 +195,7 @@ def _llama_windows(keys: _Keys, architecture: str, layers: int) -> tuple[int | N
 
 
 def _laneformer(keys: _Keys) -> dict[str, Any]:
-    layers, lanes = keys.integer("num_hidden_layers"), keys.integer("num_lanes", 1)
+    layers, lanes = keys.layers(), keys.integer("num_lanes", 1)
     delay = keys.integer("broadcast_delay", 1)
     if delay < 0:
         keys.fail(f"broadcast_delay must be at least 0; got {delay}")

@@ -101,7 +101,12 @@ def test_export_then_logits(tmp_path, capsys):
         (["logits", "random:tiny", "--ids", "1,x", "--out", "o"], "such as 1,2,3; got '1,x'"),
         (["logits", "random:tiny", "--ids", "512", "--out", "o"], "Token ids of random:tiny lie between 0 and 511; got 512."),
         (["logits", "random:tiny", "--ids", "1", "--out", "/no/such/folder/o"], "The folder /no/such/folder does not exist."),
+        (["logits", "random:tiny", "--ids", "1", "--out", "/tmp"], "/tmp is a folder; give the name of a file."),
+        (["bench", "random:tiny", "--json", "/no/such/folder/o"], "The folder /no/such/folder does not exist."),
+        (["bench", "random:tiny", "--plot", "/tmp"], "/tmp is a folder; give the name of a file."),
+        (["bench", "random:tiny", "--scaling", "/tmp"], "/tmp is a folder; give the name of a file."),
         (["export", "random:tiny", "--out", str(GOLDEN)], "is not empty"),
+        (["export", "random:tiny", "--out", "/dev/null/x"], "Not a directory: '/dev/null/x'"),
     ],
     ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
 )
