@@ -39,9 +39,9 @@ def engines(empty_redis, fake_engine: FakeEngine, monkeypatch) -> Iterator:
 @pytest.fixture
 def worker(transactional_db, engines) -> Iterator:
     """A real Celery worker of one thread that consumes the real queue."""
-    from playground.celery import app
+    from playground.celery import TaskPool, app
 
-    with start_worker(app, pool="threads", concurrency=1, queues=["generate"], perform_ping_check=False, loglevel="WARNING"):
+    with start_worker(app, pool=TaskPool, concurrency=1, queues=["generate"], perform_ping_check=False, loglevel="WARNING"):
         yield engines
 
 

@@ -94,6 +94,12 @@ def test_an_answer_in_one_piece(api, worker):
     assert row.api_key.last_used_at
 
 
+def test_one_answer_after_the_other_does_not_wait_for_the_queue(api, worker):
+    """A worker that slept between two looks at the broker kept all but the first ones waiting for a second."""
+    waits = [api.post("chat/completions", CHAT).body["timings"]["queue_ms"] for _ in range(7)]
+    assert sorted(waits)[3] < 400, waits
+
+
 def test_a_stream_has_role_text_finish_and_usage_only_when_asked(api, worker):
     plain = events(api.post("chat/completions", CHAT | {"stream": True}).events)
     assert plain[0]["choices"][0]["delta"] == {"role": "assistant", "content": "", "refusal": None}

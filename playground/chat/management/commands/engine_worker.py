@@ -33,7 +33,6 @@ class Command(BaseCommand):
             app.worker_main(
                 [
                     "worker",
-                    "--pool=threads",
                     f"--concurrency={len(layout)}",
                     "--queues=generate",
                     f"--hostname={pool.worker_id}",
