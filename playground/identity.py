@@ -2,15 +2,19 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from importlib import import_module
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
+from django.contrib.auth import get_user
 from django.core import signing
 from django.http import HttpRequest, HttpResponse
 
 from playground.config import config
+from playground.exceptions import SignInRequired
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import AbstractBaseUser
@@ -68,6 +72,15 @@ def owner_from_scope(scope: dict) -> Owner:
     forwarded = dict(scope.get("headers", ())).get(b"x-forwarded-for", b"").decode("latin-1")
     address = client_address((scope.get("client") or ("",))[0], forwarded)
     return Owner(visitor_id=visitor_from_cookie(scope.get("cookies", {}).get(COOKIE)) or uuid4(), address=address)
+
+
+def check_still_signed_in(owner: Owner, session_key: str | None) -> None:
+    """An open socket keeps the owner it began with; raises SignInRequired when that user signed out, is blocked or was deleted."""
+    if owner.user is None:
+        return
+    session = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
+    if get_user(SimpleNamespace(session=session)) != owner.user:
+        raise SignInRequired("You are signed out. Reload the page and sign in again.")
 
 
 class OwnerMiddleware:

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 MINUTE = 60
 DAY = 24 * 3600
 VISITORS_PER_ADDRESS = 10  # as many times one visitor's requests may come from one address
+COPIES_PER_MINUTE = 30  # of chats: each may be megabytes
 SLOT_RETRY_SECONDS = 2  # nobody knows when an answer will end
 YOUNG_SECONDS = 30  # a slot this young may belong to a request that is being stored
 
@@ -77,6 +78,16 @@ def check_can_generate(owner: Owner, generation_ids: list[UUID], api_key: "ApiKe
     except TooManyRequests:
         release(owner, generation_ids, api_key)
         raise
+
+
+def check_can_store(owner: Owner) -> None:
+    """Count one copy of a chat (import, fork, link, update of a link); raises TooManyRequests."""
+    counted = [(owner.key, COPIES_PER_MINUTE, "you" if owner.user else "a visitor")]
+    if owner.address:
+        counted.append((f"address:{owner.address}", COPIES_PER_MINUTE * VISITORS_PER_ADDRESS, "visitors of one network address"))
+    for key, limit, name in counted:
+        if not _storage().acquire_entry(f"{key}:copies", limit, MINUTE):
+            raise TooManyRequests(f"{limit:,} copies of chats a minute are the limit for {name}.", MINUTE)
 
 
 def release(owner: Owner, generation_ids: Iterable[UUID], api_key: "ApiKey | None" = None) -> None:

@@ -4,12 +4,14 @@ from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter
 
 MAX_STOP_STRINGS = 8
 MAX_STOP_CHARS = 256
 MAX_SEED = 2**53 - 1  # what JavaScript holds exactly
-StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]  # databases hold no NUL in texts
+Title = Annotated[Text, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
+StopString = Annotated[Text, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 
 
 class Strict(BaseModel):
@@ -34,7 +36,7 @@ class Params(Strict):
 
 class ChatMessage(Strict):
     role: Literal["system", "user", "assistant"]
-    content: str
+    content: Text
 
 
 class Generate(Strict):
@@ -220,7 +222,7 @@ class MessageOut(Strict):
     id: UUID
     parent_id: UUID | None
     role: Literal["user", "assistant"]
-    content: str
+    content: Text
     created_at: datetime
     generation: GenerationOut | None
 
@@ -245,4 +247,4 @@ class ConversationPage(Strict):
 
 
 class ConversationPatch(Strict):
-    title: str = Field(min_length=1, max_length=200)
+    title: Title

@@ -54,7 +54,7 @@ class FakeHandle:
                 break
             time.sleep(self._engine.seconds_per_token)
             first_ms = first_ms or elapsed_ms()
-            yield Delta(text=f"word{made} ", token_ids=(made,), elapsed_ms=elapsed_ms())
+            yield Delta(text=f"{self._engine.word}{made} ", token_ids=(made,), elapsed_ms=elapsed_ms())
         total = elapsed_ms()
         usage = Usage(prompt_tokens=7, completion_tokens=made)
         rate = (made - 1) / (total - first_ms) * 1000 if made > 1 else None
@@ -71,6 +71,7 @@ class FakeEngine:
     def __init__(self, model: str = "smollm2-135m-instruct", seconds_per_token: float = 0.005):
         self.info = FAKE_INFO
         self.alive = True
+        self.word = "word"
         self.seconds_per_token = seconds_per_token
         self.submitted: list[GenerationRequest] = []
 

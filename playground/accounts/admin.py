@@ -33,7 +33,7 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):
     def _set(self, request: HttpRequest, users: QuerySet, block: bool) -> None:
         from playground.usage.services import admin_block
 
-        changed = list(users.filter(is_active=block))
+        changed = list(users.filter(is_active=block) if request.user.is_superuser else users.filter(is_active=block, is_superuser=False))
         for user in changed:
             admin_block(actor=request.user, user=user, block=block)
         self.message_user(request, f"{'Blocked' if block else 'Unblocked'} {len(changed)}.")

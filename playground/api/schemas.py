@@ -7,18 +7,15 @@ from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from playground.schemas import MAX_SEED, MAX_STOP_STRINGS, StopString, Strict
+from playground.schemas import MAX_SEED, MAX_STOP_STRINGS, StopString, Strict, Text
 
 MAX_CHOICES = 8
 MAX_TOP_LOGPROBS = 20
 MAX_TEXT_LOGPROBS = 5  # of /v1/completions, as OpenAI's
 DEFAULT_TEXT_TOKENS = 16  # of /v1/completions, as OpenAI's
 
-# Databases hold no NUL in texts.
-Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
-Stop = Annotated[StopString, StringConstraints(pattern=r"^[^\x00]*$")]
 Int = Annotated[int, BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)]  # 3.0 too
 Zero = Annotated[float, Field(ge=0, le=0)]
 Empty = Annotated[list[None], Field(max_length=0)]
@@ -53,7 +50,7 @@ class Common(Asked):
     min_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False, description="Extra field; 0 switches it off.")
     max_tokens: Int | None = Field(None, ge=1, le=1_000_000)
     seed: Int | None = Field(None, ge=0, le=MAX_SEED, description="Choice i of several is drawn with seed + i.")
-    stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOP_STRINGS)] | None = None
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = None
     n: Int | None = Field(None, ge=1, le=MAX_CHOICES)
     user: Text | None = Field(None, max_length=256, description="Whom you ask for; kept with the request.")
     # Harmless or refused
@@ -230,7 +227,7 @@ class Completion(Answered):
 
 
 class KeyIn(Strict):
-    name: str = Field(min_length=1, max_length=100)
+    name: Text = Field(min_length=1, max_length=100)
     scopes: list[Literal["models", "generate"]] | None = Field(None, min_length=1, description="Null: all.")
     expires_in_days: int | None = Field(None, ge=1, le=3650, description="Null: never.")
 

@@ -11,7 +11,7 @@ from playground import engine_client
 from playground.chat import selectors, services
 from playground.exceptions import PlaygroundError
 from playground.identity import Owner
-from playground.schemas import ConversationOut, ConversationPage, ConversationPatch, GenerationOut, ModelCard
+from playground.schemas import ConversationOut, ConversationPage, ConversationPatch, GenerationOut, ModelCard, Text
 
 
 def owner(request: HttpRequest) -> Owner:
@@ -36,7 +36,8 @@ def on_playground_error(request: HttpRequest, error: PlaygroundError) -> JsonRes
 @api.exception_handler(ValidationError)
 def on_validation_error(request: HttpRequest, error: ValidationError) -> JsonResponse:
     first = error.errors[0]
-    return JsonResponse({"code": "malformed", "message": f"{'.'.join(map(str, first['loc']))}: {first['msg']}"}, status=400)
+    place = first["loc"][2 if first["loc"][0] == "body" else 1 :] or first["loc"]  # without the argument's own name
+    return JsonResponse({"code": "malformed", "message": f"{'.'.join(map(str, place))}: {first['msg']}"}, status=400)
 
 
 @api.exception_handler(HttpError)
@@ -50,7 +51,7 @@ def models(request: HttpRequest) -> list[ModelCard]:
 
 
 @api.get("/conversations", response=ConversationPage)
-def conversations(request: HttpRequest, q: str = "", before: str = "") -> ConversationPage:
+def conversations(request: HttpRequest, q: Text = "", before: str = "") -> ConversationPage:
     return selectors.conversation_list(owner=request.owner, query=q, before=before)
 
 

@@ -18,7 +18,7 @@ from playground.chat import selectors, services
 from playground.chat.models import Generation
 from playground.config import config
 from playground.exceptions import InvalidParameter, Malformed, MessageTooLarge, PlaygroundError, TooManyRequests, Unavailable
-from playground.identity import owner_from_scope
+from playground.identity import check_still_signed_in, owner_from_scope
 from playground.schemas import Ack, Generate, Resume, Stop, client_frames
 from playground.tailer import tailer
 
@@ -102,6 +102,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         return await database_sync_to_async(self._create, thread_sensitive=False)(frame)
 
     def _create(self, frame: Generate) -> Generation:
+        self.check_owner()
         return services.generation_create(
             owner=self.owner,
             params=frame.params,
@@ -113,7 +114,11 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
 
     @database_sync_to_async
     def get(self, generation_id: UUID) -> Generation:
+        self.check_owner()
         return selectors.generation_get(owner=self.owner, generation_id=generation_id)
+
+    def check_owner(self) -> None:
+        check_still_signed_in(self.owner, self.scope["session"].session_key)
 
     def watch(self, generation_id: UUID, last_event_id: str) -> None:
         """Show a generation from ``last_event_id`` on; a second resume replaces the first."""

@@ -15,6 +15,8 @@ from playground.chat.models import Conversation, Message
 from playground.config import config
 from playground.exceptions import InvalidParameter
 from playground.identity import Owner
+from playground.limits import check_can_store
+from playground.schemas import Text
 
 MAX_MESSAGES = 1000
 Name = Annotated[str, Field(min_length=1, max_length=100)]
@@ -28,16 +30,17 @@ class ImportedMessage(BaseModel):
     id: Name
     parent_id: Name | None = None
     role: Literal["user", "assistant"]
-    content: str
+    content: Text
 
 
 class ConversationImport(BaseModel):
-    title: str = Field("", max_length=200)
+    title: Text = Field("", max_length=200)
     messages: list[ImportedMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
 
 
 @router.post("", response={201: dict})
 def import_conversation(request: HttpRequest, body: ConversationImport) -> Status:
+    check_can_store(request.owner)
     conversation = conversation_import(owner=request.owner, body=body)
     return Status(201, {"id": str(conversation.id)})
 

@@ -74,9 +74,10 @@ class _Run:
             case PrefillProgress():
                 frame = {"type": "prefill", "done": event.tokens_done, "total": event.tokens_total}
             case Delta():
-                self.texts.append(event.text)
+                text = event.text.replace("\0", "\ufffd")  # databases hold no NUL in texts
+                self.texts.append(text)
                 self.tokens += len(event.token_ids)
-                frame = {"type": "delta", "text": event.text, "tokens": len(event.token_ids), "elapsed_ms": round(event.elapsed_ms, 3)}
+                frame = {"type": "delta", "text": text, "tokens": len(event.token_ids), "elapsed_ms": round(event.elapsed_ms, 3)}
                 if event.logprobs:
                     frame["logprobs"] = [{"id": p.token_id, "text": p.text, "logprob": p.logprob, "top": p.top} for p in event.logprobs]
         self.writer.add(frame)

@@ -6,6 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router, Status
 
 from playground.chat.selectors import conversation_get
+from playground.limits import check_can_store
 from playground.sharing import selectors, services
 from playground.sharing.schemas import Forked, LinkIn, LinkOut, LinkPage, LinkPatch, LinkPublish
 
@@ -19,6 +20,7 @@ def links(request: HttpRequest) -> LinkPage:
 
 @router.post("", response={201: LinkOut})
 def create(request: HttpRequest, body: LinkIn) -> Status:
+    check_can_store(request.owner)
     conversation = conversation_get(owner=request.owner, conversation_id=body.conversation_id)
     link = services.link_create(conversation=conversation, **body.model_dump(exclude={"conversation_id"}))
     return Status(201, selectors.link_out(link))
@@ -33,6 +35,7 @@ def update(request: HttpRequest, link_id: UUID, body: LinkPatch) -> LinkOut:
 
 @router.post("/{uuid:link_id}/publish", response=LinkOut)
 def publish(request: HttpRequest, link_id: UUID, body: LinkPublish) -> LinkOut:
+    check_can_store(request.owner)
     link = selectors.link_get(owner=request.owner, link_id=link_id)
     services.link_publish(link=link, message_id=body.message_id)
     return selectors.link_out(link)
@@ -51,7 +54,8 @@ def delete(request: HttpRequest, link_id: UUID) -> HttpResponse:
     return HttpResponse(status=204)
 
 
-@router.post("/fork/{token}", response={201: Forked})
+@router.post("/fork/{slug:token}", response={201: Forked})
 def fork(request: HttpRequest, token: str) -> Status:
+    check_can_store(request.owner)
     conversation = services.link_fork(link=selectors.link_open(token), owner=request.owner)
     return Status(201, Forked(conversation_id=conversation.pk))

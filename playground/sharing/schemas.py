@@ -6,26 +6,26 @@ from uuid import UUID
 
 from pydantic import Field
 
-from playground.schemas import Strict
+from playground.schemas import Strict, Text, Title
 
 
 class LinkIn(Strict):
     conversation_id: UUID
     message_id: UUID | None = Field(None, description="The answer to end with. Null: the newest.")
     scope: Literal["conversation", "answer"] = "conversation"
-    title: str = Field("", max_length=200, description="Empty: the chat's.")
+    title: Text = Field("", max_length=200, description="Empty: the chat's.")
     expires_in_days: int | None = Field(None, description="Null: never.")
     allow_embed: bool = False
-    owner_name: str = Field("", max_length=100, description="Shown to viewers. Empty: nobody's name.")
+    owner_name: Text = Field("", max_length=100, description="Shown to viewers. Empty: nobody's name.")
 
 
 class LinkPatch(Strict):
     """Only the fields given are changed."""
 
-    title: str = Field("", min_length=1, max_length=200)
+    title: Title = ""
     expires_in_days: int | None = None
     allow_embed: bool = False
-    owner_name: str = Field("", max_length=100)
+    owner_name: Text = Field("", max_length=100)
 
 
 class LinkPublish(Strict):

@@ -63,7 +63,8 @@ def public_snapshot(link: ShareLink) -> dict:
 def last_public_run() -> dict | None:
     """Speed and machine of the newest live link, nothing of its text."""
     link = ShareLink.objects.live().exclude(snapshot={}).order_by("-published_at").first()
-    answer = link.snapshot["turns"][-1]["answer"] if link else None
+    turns = link.snapshot["turns"] if link else []
+    answer = turns[-1]["answer"] if turns else None
     if not answer or not answer["trace"] or not site_settings().sharing_enabled:
         return None
     return {

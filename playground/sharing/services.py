@@ -115,7 +115,8 @@ def link_fork(*, link: ShareLink, owner: Owner) -> Conversation:
     conversation.save(update_fields=["share_link"])
     parent = None
     for turn in link.snapshot["turns"]:
-        parent = message_append(conversation=conversation, parent=parent, role=Message.Role.USER, content=turn["prompt"])
+        if turn["prompt"]:
+            parent = message_append(conversation=conversation, parent=parent, role=Message.Role.USER, content=turn["prompt"])
         parent = message_append(conversation=conversation, parent=parent, role=Message.Role.ASSISTANT, content=turn["answer"]["text"])
     return conversation
 

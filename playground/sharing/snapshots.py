@@ -17,8 +17,7 @@ SHOWN_PARAMS = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "seed")
 
 def snapshot_take(*, conversation: Conversation, answer: Message, whole: bool) -> dict:
     """The path from the first request to ``answer``, or ``answer`` and its request alone."""
-    path = _path(conversation, answer)
-    turns = [_turn(asked, answered) for asked, answered in zip(path[::2], path[1::2], strict=False)]
+    turns = _turns(_path(conversation, answer))
     turns = turns if whole else turns[-1:]
     size = sum(len(turn["prompt"]) + len(turn["answer"]["text"]) for turn in turns)
     if size > MAX_BYTES_TEXT:
@@ -54,8 +53,16 @@ def _path(conversation: Conversation, answer: Message) -> list[Message]:
     return path[::-1]
 
 
-def _turn(asked: Message, answered: Message) -> dict:
-    return {"prompt": asked.content, "answer": _answer(answered, getattr(answered, "generation", None))}
+def _turns(path: list[Message]) -> list[dict]:
+    """One for each answer. Imported chats may ask twice in a row, or not at all."""
+    turns, asked = [], []
+    for message in path:
+        if message.role == Message.Role.USER:
+            asked.append(message.content)
+        else:
+            turns.append({"prompt": "\n\n".join(asked), "answer": _answer(message, getattr(message, "generation", None))})
+            asked = []
+    return turns
 
 
 def _answer(message: Message, generation: Generation | None) -> dict:

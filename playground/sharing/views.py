@@ -6,7 +6,6 @@ from functools import wraps
 from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import get_token
 from django.shortcuts import render
-from django.views.decorators.clickjacking import xframe_options_exempt
 from django.views.decorators.http import require_safe
 
 from playground.exceptions import LinkGone, NotFound
@@ -37,29 +36,44 @@ def of_live_link(view: View) -> Callable[[HttpRequest, str], HttpResponse]:
     return opened
 
 
+def framed_anywhere(view: Callable) -> Callable:
+    """Also the word that it is gone is seen in the frame."""
+
+    @wraps(view)
+    def framed(request: HttpRequest, token: str) -> HttpResponse:
+        response = view(request, token)
+        policy = POLICY.format(nonce=request.csp_nonce).replace("frame-ancestors 'none'", "frame-ancestors *")
+        response.headers["Content-Security-Policy"] = policy
+        return response
+
+    return framed
+
+
 @of_live_link
 def demo(request: HttpRequest, link: ShareLink) -> HttpResponse:
     get_token(request)
-    services.view_count(link=link, viewer=request.owner)
+    _count(request, link)
     return render(request, "sharing/demo.html", _context(request, link))
 
 
-@xframe_options_exempt
+@framed_anywhere
 @of_live_link
 def embed(request: HttpRequest, link: ShareLink) -> HttpResponse:
     """Instrument, transport and code only, for a frame on any site, if the owner allows that."""
     if not link.allow_embed:
         raise NotFound("This demo cannot be embedded.")
-    services.view_count(link=link, viewer=request.owner)
-    response = render(request, "sharing/demo.html", _context(request, link, embed=True))
-    policy = POLICY.format(nonce=request.csp_nonce).replace("frame-ancestors 'none'", "frame-ancestors *")
-    response.headers["Content-Security-Policy"] = policy
-    return response
+    _count(request, link)
+    return render(request, "sharing/demo.html", _context(request, link, embed=True))
 
 
 @of_live_link
 def preview(request: HttpRequest, link: ShareLink) -> HttpResponse:
     return HttpResponse(previews.preview_png(link), content_type="image/png")
+
+
+def _count(request: HttpRequest, link: ShareLink) -> None:
+    if request.method == "GET":  # HEAD is a program that looks whether it is there
+        services.view_count(link=link, viewer=request.owner)
 
 
 def links_page(request: HttpRequest) -> HttpResponse:

@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Callable
 from datetime import datetime
+from typing import Literal
 from uuid import UUID
 
 from django.contrib.auth import get_user_model
@@ -60,7 +61,7 @@ def choices(request: HttpRequest) -> dict:
 
 
 @router.get("/{part}")
-def part(request: HttpRequest, part: str, format: str = "json"):
+def part(request: HttpRequest, part: str, format: Literal["json", "csv"] = "json"):
     """``range`` or ``from`` and ``to``, ``model``, ``source``, ``user``; ``format=csv`` for a table of the same figures."""
     _check(request)
     if part not in PARTS:
@@ -92,7 +93,7 @@ def _flat(row: dict, prefix: str = "") -> dict:
             out |= _flat(value, f"{prefix}{name}.")
         elif isinstance(value, datetime):
             out[prefix + name] = value.isoformat()
-        elif isinstance(value, str) and value[:1] in ("=", "+", "-", "@"):
+        elif isinstance(value, str) and value[:1] in tuple("=+-@\t\r\n"):
             out[prefix + name] = f"'{value}"
         else:
             out[prefix + name] = value
@@ -110,6 +111,8 @@ def engine_act(request: HttpRequest, command: str, body: EngineAct) -> HttpRespo
     _check(request)
     if command not in ("drain", "resume", "restart"):
         raise NotFound("Choose one of drain, resume, restart.")
+    if not any((e["worker"], e["slot"]) == (body.worker, body.slot) for e in selectors.workers()["engines"]):
+        raise NotFound("There is no such engine now.")
     services.admin_engine(actor=request.owner.user, command=command, worker=body.worker, slot=body.slot)
     return HttpResponse(status=204)
 
@@ -130,6 +133,8 @@ def block(request: HttpRequest, user_id: int) -> HttpResponse:
     user = get_user_model().objects.filter(pk=user_id).first()
     if user is None or user == request.owner.user:
         raise NotFound("There is no such user to block.")
+    if user.is_superuser and not request.owner.user.is_superuser:
+        raise StaffOnly("Only a superuser may block a superuser.")
     services.admin_block(actor=request.owner.user, user=user)
     return HttpResponse(status=204)
 

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from playground import streams
 from playground.api.models import ApiKey
+from playground.chat.models import Generation
 from playground.exceptions import InvalidParameter
 from playground.sharing.models import ShareLink, ShareViews
 from playground.usage.histograms import bucket_of, lower_edge, merge, merged, percentile, rebinned
@@ -19,6 +20,7 @@ from playground.usage.models import SUMS, UsageRollup
 Kind, Period = UsageRollup.Kind, UsageRollup.Period
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 HOURLY_UP_TO = timedelta(days=8)
+MOST = timedelta(days=1830)
 PEOPLE_HOURLY_UP_TO = timedelta(days=2)  # there are many visitors
 RANGES = {"24h": (timedelta(days=1), HOUR), "7d": (timedelta(days=7), DAY), "30d": (timedelta(days=30), DAY)}  # span, aligned to
 SPREAD_BARS = 26
@@ -70,23 +72,38 @@ def query_from(params: dict) -> Query:
     now = timezone.now()
     name = params.get("range") or "24h"
     if params.get("from") or params.get("to"):
-        start, end = _day(params.get("from", "")), _day(params.get("to", "")) + timedelta(days=1)
-        if not start < end or end - start > timedelta(days=1830):
+        start, last = _day(params.get("from", "")), _day(params.get("to", ""))
+        if not start <= last or last - start > MOST:
             raise InvalidParameter("Dates: the first must not be after the last, and five years lie between them at most.")
+        end = last + DAY
     elif name in RANGES:
         span, step = RANGES[name]
         end = _floor(now, step) + step
         start = end - span
     else:
         raise InvalidParameter(f"There is no range '{name[:20]}'. Choose one of {', '.join(RANGES)}.")
-    return Query(start, end, params.get("model", ""), params.get("source", ""), params.get("user", ""))
+    return Query(start, end, **_filters(params))
+
+
+def _filters(params: dict) -> dict[str, str]:
+    model, source, user = (params.get(name, "") for name in ("model", "source", "user"))
+    if "\0" in model or len(model) > 200:
+        raise InvalidParameter("A model's name has 200 characters at most, and no NUL.")
+    if source not in ("", *Generation.Source.values):
+        raise InvalidParameter(f"There is no source '{source[:20]}'. Choose one of {', '.join(Generation.Source.values)}.")
+    if user and not (user.isascii() and user.isdecimal()):
+        raise InvalidParameter(f"'{user[:20]}' is no user. Give the primary key.")
+    return {"model": model, "source": source, "user": user}
 
 
 def _day(text: str) -> datetime:
     try:
-        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+        day = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
     except ValueError:
         raise InvalidParameter(f"'{text[:20]}' is no date. Write it as 2026-11-30.") from None
+    if not 2000 <= day.year < 3000:
+        raise InvalidParameter(f"Dates lie between 2000-01-01 and 2999-12-31; got {text[:20]}.")
+    return day
 
 
 def _floor(moment: datetime, step: timedelta) -> datetime:

@@ -57,7 +57,8 @@ def wait_for(condition: Callable[[], object], seconds: float = 10.0) -> object:
 class Client:
     """A WebSocket client in process that speaks protocol v1 and checks every frame against the schema."""
 
-    def __init__(self, owner: Owner):
+    def __init__(self, owner: Owner, session: str = ""):
+        """``session``: the key of a signed-in user's session; without one the visitor's cookie tells who it is."""
         from channels.testing import WebsocketCommunicator
 
         from playground.asgi import application
@@ -65,7 +66,7 @@ class Client:
         headers = [
             (b"origin", b"http://testserver"),
             (b"host", b"testserver"),
-            (b"cookie", f"{COOKIE}={visitor_cookie(owner.visitor_id)}".encode()),
+            (b"cookie", (f"sessionid={session}" if session else f"{COOKIE}={visitor_cookie(owner.visitor_id)}").encode()),
         ]
         self._socket = WebsocketCommunicator(application, "/ws/playground/", headers=headers)
 

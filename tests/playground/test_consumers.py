@@ -4,7 +4,11 @@ import asyncio
 from uuid import uuid4
 
 import pytest
+from asgiref.sync import sync_to_async
+from django.contrib.auth import get_user_model
+from django.test import Client as Browser
 
+from playground.accounts.services import account_delete, user_block
 from playground.identity import Owner
 from playground.streams import event_number
 from tests.playground.conftest import Client, text_of, words
@@ -233,3 +237,30 @@ async def test_an_engine_that_dies_ends_the_generation_interrupted_and_is_loaded
         assert generation.message.content.startswith("word0 ")
         await client.generate(params={"max_tokens": 3})
         assert text_of(await client.to_end()) == words(3)
+
+
+@pytest.mark.parametrize("end", ["signed out", "blocked", "deleted"])
+async def test_an_open_socket_asks_nothing_for_a_user_who_is_gone(worker, end):
+    from playground.chat.models import Generation
+
+    user = await get_user_model().objects.acreate(username="ines")
+    browser = Browser()
+    await sync_to_async(browser.force_login)(user)
+    async with Client(Owner(user=user), session=browser.cookies["sessionid"].value) as client:
+        accepted = await client.generate()
+        await client.to_end()
+        leave = {"signed out": browser.logout, "blocked": lambda: user_block(user=user), "deleted": lambda: account_delete(user=user)}
+        await sync_to_async(leave[end])()
+        assert (await client.generate())["code"] == "sign_in_required"
+        await client.send({"type": "resume", "generation_id": accepted["generation_id"]})
+        assert (await client.receive("error"))["code"] == "sign_in_required"
+    assert await Generation.objects.acount() == 1
+
+
+async def test_a_nul_that_a_model_writes_ends_no_answer(worker, owner, fake_engine):
+    fake_engine.word = "a\0b"
+    async with Client(owner) as client:
+        accepted = await client.generate(params={"max_tokens": 2})
+        frames = await client.to_end()
+    assert text_of(frames) == "a\ufffdb0 a\ufffdb1 "
+    assert (await row(accepted["generation_id"])).message.content == text_of(frames)

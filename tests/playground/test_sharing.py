@@ -10,6 +10,7 @@ from django.test import Client
 from django.utils import timezone
 from PIL import Image
 
+from playground import limits
 from playground.accounts.models import SiteSettings
 from playground.chat.models import Conversation, Generation, Message
 from playground.chat.services import conversation_delete
@@ -222,3 +223,67 @@ def test_a_running_answer_is_not_shared(empty_redis, owner) -> None:
     refused = browser(owner).post("/api/links", {"conversation_id": str(conversation.pk)}, content_type="application/json")
     assert refused.status_code == 400 and "still being written" in refused.json()["message"]
     assert not ShareLink.objects.exists()
+
+
+def imported(client: Client, *messages: tuple[str, str]) -> str:
+    """The id of a chat without generations, one message under the other."""
+    rows = [
+        {"id": str(n), "parent_id": str(n - 1) if n else None, "role": role, "content": text} for n, (role, text) in enumerate(messages)
+    ]
+    answer = client.post("/api/conversations/import", {"title": "Odd", "messages": rows}, content_type="application/json")
+    return answer.json()["id"]
+
+
+@pytest.mark.parametrize("before", [[], [("assistant", "I begin.")], [("user", "One"), ("user", "Two")]])
+def test_an_odd_imported_chat_is_shared_whole_and_breaks_no_page(empty_redis, owner, before: list) -> None:
+    client = browser(owner)
+    link = share(client, Conversation.objects.get(pk=imported(client, *before, ("assistant", "The answer."))))
+    assert "The answer." in Client().get(link["url"]).content.decode()
+    assert Client().get(f"{link['url']}/preview.png").status_code == 200
+    assert Client().get("/accounts/login/").status_code == 200  # shows the newest public run, if it has one
+    viewer = browser(visitor())
+    fork = viewer.post(f"/api/links/fork/{link['url'][3:]}", content_type="application/json").json()["conversation_id"]
+    copied = [m["content"] for m in viewer.get(f"/api/conversations/{fork}").json()["messages"]]
+    assert copied == {0: ["The answer."], 1: ["I begin.", "The answer."], 2: ["One\n\nTwo", "The answer."]}[len(before)]
+
+
+def test_a_look_without_a_page_is_no_view(empty_redis, owner) -> None:
+    client = browser(owner)
+    link = share(client, chat(owner))
+    assert browser(visitor()).head(link["url"]).status_code == 200
+    assert client.get("/api/links").json()["items"][0]["views"] == 0
+
+
+def test_texts_that_no_database_holds_are_refused_by_name(empty_redis, owner) -> None:
+    client, conversation = browser(owner), chat(owner)
+    link = share(client, conversation)
+    for refused in (
+        client.post("/api/links", {"conversation_id": str(conversation.pk), "title": "a\0b"}, content_type="application/json"),
+        client.patch(f"/api/links/{link['id']}", {"owner_name": "a\0b"}, content_type="application/json"),
+        client.patch(f"/api/links/{link['id']}", {"title": "  "}, content_type="application/json"),
+        client.patch(f"/api/conversations/{conversation.pk}", {"title": "a\0b"}, content_type="application/json"),
+        client.post(
+            "/api/conversations/import", {"messages": [{"id": "1", "role": "user", "content": "a\0b"}]}, content_type="application/json"
+        ),
+        client.get("/api/conversations?q=%00"),
+    ):
+        assert refused.status_code == 400 and refused.json()["code"] == "malformed", refused.content
+        assert not refused.json()["message"].startswith("body.")
+    assert client.get("/s/%00").status_code == 404
+
+
+def test_a_gone_embed_says_so_in_its_frame(empty_redis, owner) -> None:
+    link = share(browser(owner), chat(owner), allow_embed=True)
+    services.link_revoke(link=ShareLink.objects.get())
+    gone = Client().get(f"{link['url']}/embed")
+    assert gone.status_code == 410 and "frame-ancestors *" in gone["Content-Security-Policy"]
+    assert "frame-ancestors 'none'" in Client().get(link["url"])["Content-Security-Policy"]
+
+
+def test_copies_of_chats_have_a_limit_a_minute(empty_redis, owner, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "COPIES_PER_MINUTE", 2)
+    link, viewer = share(browser(owner), chat(owner)), browser(visitor())
+    fork = lambda client: client.post(f"/api/links/fork/{link['url'][3:]}", content_type="application/json")  # noqa: E731
+    assert [fork(viewer).status_code for _ in range(3)] == [201, 201, 429]
+    assert "2 copies of chats a minute" in fork(viewer).json()["message"]
+    assert fork(browser(visitor())).status_code == 201

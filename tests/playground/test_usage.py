@@ -200,9 +200,20 @@ def test_stats_are_for_staff(empty_redis, owner) -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    "query, words", [("range=1y", "24h, 7d, 30d"), ("from=x&to=y", "no date"), ("from=2026-11-02&to=2026-11-01", "must not")]
+    "query, words",
+    [
+        ("range=1y", "24h, 7d, 30d"),
+        ("from=x&to=y", "no date"),
+        ("from=2026-11-01", "no date"),
+        ("from=2026-11-02&to=2026-11-01", "must not"),
+        ("from=0001-01-01&to=0001-01-02", "2000-01-01 and 2999"),
+        ("from=9999-12-31&to=9999-12-31", "2000-01-01 and 2999"),
+        ("source=telnet", "web, api"),
+        ("user=ines", "primary key"),
+        ("model=%00", "no NUL"),
+    ],
 )
-def test_a_bad_span_names_what_is_wrong(empty_redis, staff, query: str, words: str) -> None:
+def test_a_bad_filter_names_what_is_wrong(empty_redis, staff, query: str, words: str) -> None:
     refused = staff.get(f"/api/stats/summary?{query}")
     assert refused.status_code == 400 and words in refused.json()["message"]
 
@@ -229,6 +240,16 @@ def test_admins_drain_resume_and_restart_an_engine(engines, fake_engine, staff) 
     wait_for(lambda: loads and engine()["state"] == "ready")
     assert engine()["memory"]["used"] > 0 and engine()["heartbeat_s"] < 5
     assert [e.action for e in AuditEntry.objects.order_by("at")] == ["drain engine", "resume engine", "restart engine"]
+
+
+@pytest.mark.django_db
+def test_acts_on_what_is_not_there_or_above_one_are_refused(empty_redis, staff, admin) -> None:
+    helper = browser(Owner(user=User.objects.create_user("helper", "helper@example.org", "pw", is_staff=True)))
+    assert helper.post(f"/api/stats/users/{admin.pk}/block").status_code == 403
+    body = {"worker": "nobody-1", "slot": 0}
+    assert staff.post("/api/stats/engines/drain", body, content_type="application/json").status_code == 404
+    admin.refresh_from_db()
+    assert admin.is_active and not AuditEntry.objects.exists()
 
 
 @pytest.mark.django_db
