@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 
@@ -73,6 +74,7 @@ class Engine:
         _engines.add(self)
         try:
             self.info: EngineInfo = self._wait_ready(on_progress or (lambda progress: None))
+            self._warm_up()
         except BaseException:
             self.close()
             raise
@@ -127,6 +129,11 @@ class Engine:
                 return content[0]
             elif kind == "failed":
                 raise _error(*content)
+
+    def _warm_up(self) -> None:
+        """Load the tokenizer and its chat template: the first request must not wait for them."""
+        with suppress(EngineError):  # a model without them takes token ids or plain prompts only
+            self.tokenizer().count([{"role": "user", "content": "Hello"}])
 
     def _prompt_ids(self, request: GenerationRequest) -> list[int]:
         given = [value for value in (request.messages, request.prompt, request.prompt_ids) if value is not None]

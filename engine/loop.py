@@ -129,11 +129,8 @@ class Generation:
         return [self._delta(text, used)]
 
     def flush(self) -> list[Event]:
-        """The text that was held back, at the end."""
-        if self._text is None or self.stopped:
-            return []
-        text = self._stop.push(self._text.flush())
-        text += self._stop.flush()
+        """The text that was held back as a possible stop string. A character whose last bytes were never made is left out."""
+        text = self._stop.flush()
         return [Delta(text, (), self._elapsed_ms(self._last_ns))] if text else []
 
     def done(self, finish_reason: str) -> Done:

@@ -98,9 +98,11 @@ def _tokenizer(model: str):
     from engine.tokenizer import load_tokenizer
 
     try:
-        return load_tokenizer(model)
+        tokenizer = load_tokenizer(model)
     except ModelError:
         return None
+    tokenizer.stream()  # its table of bytes is made now, not by the first request
+    return tokenizer
 
 
 def _read(connection: Connection, jobs: "queue.SimpleQueue[Job | None]") -> None:

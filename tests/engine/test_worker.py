@@ -52,6 +52,12 @@ def test_many_tokens_in_few_messages_none_lost(synthetic, rate):
     assert events[-1].timings.decode_tokens_per_s == pytest.approx(rate, rel=0.02)
 
 
+def test_the_first_request_waits_for_no_tokenizer(synthetic, monkeypatch):
+    monkeypatch.delattr("engine.tokenizer.load_tokenizer")  # it has been loaded already
+    for prompt in ({"messages": [{"role": "user", "content": "Hi"}]}, {"prompt": "Hi"}):
+        assert list(synthetic.submit(GenerationRequest("first", SamplingParams(max_tokens=1), **prompt)))[-1].finish_reason == "length"
+
+
 def test_first_come_first_served(synthetic):
     handles = [synthetic.submit(request(f"r{i}", max_tokens=20)) for i in range(5)]
     ends = [list(handle)[-1] for handle in handles]
