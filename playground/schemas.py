@@ -22,7 +22,12 @@ class Strict(BaseModel):
 
 
 class Params(Strict):
-    """How tokens are chosen. 0 (temperature) is greedy; 0 (top_k), 1 (top_p) and 0 (min_p) switch a filter off."""
+    """How tokens are chosen. 0 (temperature) is greedy; 0 (top_k), 1 (top_p) and 0 (min_p) switch a filter off.
+
+    No coercion: "0.5" is no temperature.
+    """
+
+    model_config = ConfigDict(strict=True)
 
     model: str = Field("", max_length=200, description="Empty: the default model.")
     temperature: float = Field(0.0, ge=0, le=2)

@@ -215,11 +215,11 @@ def parse(text: str | None, data: bytes | None) -> Generate | Stop | Resume | Ac
 def _refusal(error: ValidationError, text: str) -> PlaygroundError:
     """The first thing wrong with a frame, as an error that names it; with the frame's ``request_id`` when it has one."""
     first = error.errors(include_url=False, include_context=False)[0]
-    place = [str(part) for part in first["loc"] if part not in ("generate", "stop", "resume", "ack")]
+    place = [str(part) for part in first["loc"][1:]]  # the first is the frame's type
     given = repr(first["input"])
     given = given if len(given) <= 80 else given[:77] + "..."
-    if "params" in place and place[0] == "params":
-        name = ".".join(place[1:])
+    if place[:1] == ["params"]:
+        name = ".".join(place[1:]) or "params"
         refusal = InvalidParameter(f"{name}: {first['msg']}; got {given}.", name=name, given=given)
     elif place:
         refusal = Malformed(f"{'.'.join(place)}: {first['msg']}; got {given}.")
@@ -234,4 +234,4 @@ def _request_id(text: str) -> str | None:
         value = json.loads(text).get("request_id")
     except (ValueError, AttributeError, RecursionError):
         return None
-    return value[:100] if isinstance(value, str) else None
+    return value[:100] if isinstance(value, str) and value.isprintable() else None  # half a character cannot be sent

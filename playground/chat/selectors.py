@@ -35,6 +35,7 @@ def conversation_list(*, owner: Owner, query: str = "", before: str = "") -> Con
     """Newest first; ``query`` looks into titles and texts; ``before`` is the ``next`` of the page above."""
     rows = Conversation.objects.owned_by(owner)
     if query:
+        query = query.replace("\x00", "")  # databases hold none
         rows = rows.filter(Q(title__icontains=query) | Q(pk__in=_with_text(query)))
     if before:
         rows = rows.filter(updated_at__lt=_moment(before))

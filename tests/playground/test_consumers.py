@@ -186,6 +186,10 @@ BAD_FRAMES = {
     "nine stops": ({"params": {"stop": ["a"] * 9}}, "invalid_request"),
     "unknown parameter": ({"params": {"heat": 1}}, "invalid_request"),
     "unknown parent": ({"conversation_id": str(uuid4())}, "not_found"),
+    "no coercion": ({"params": {"temperature": "0.5"}}, "invalid_request"),
+    "NUL": ({"messages": [{"role": "user", "content": "a\x00b"}]}, "malformed"),
+    "NUL in a stop string": ({"params": {"stop": ["\x00"]}}, "invalid_request"),
+    "half a character as id": ('{"type":"generate","request_id":"\\ud800"}', "malformed"),
     "surrogate": (GENERATE % ("\\ud800", "0"), "malformed"),
 }
 
@@ -205,6 +209,14 @@ async def test_bad_frames_get_a_named_error_and_the_connection_goes_on(worker, o
         assert (await client.receive())["code"] == "malformed"
         assert (await client.generate(params={"max_tokens": 2}))["type"] == "accepted"
         assert text_of(await client.to_end()) == words(2)
+
+
+async def test_the_wrong_part_of_a_frame_is_named_even_when_it_is_called_like_a_type(owner):
+    async with Client(owner) as client:
+        for stop, name in (("x", "stop"), (["ok", ""], "stop.1"), (["a"] * 9, "stop")):
+            error = await client.generate(params={"stop": stop})
+            assert error["details"]["name"] == name and error["message"].startswith(f"{name}: "), error
+        assert (await client.generate(params=5))["details"]["name"] == "params"
 
 
 async def test_a_message_of_5_mb_is_refused_with_both_sizes(worker, owner):
