@@ -73,9 +73,9 @@ def random_weights(config: ModelConfig, seed: int = 0) -> ModelWeights:
 class Setup:
     """A path with its control words on the CPU."""
 
-    def __init__(self, config: ModelConfig, weights: ModelWeights, rows: int | None = None):
+    def __init__(self, config: ModelConfig, weights: ModelWeights, rows: int | None = None, tune=None):
         self.config, self.weights = config, weights
         dtype = weights.embedding.dtype
         self.control, self.params = Control(CONTEXT, CPU), ParamBlock(CPU)
         self.cache = KVCache.allocate(config, CONTEXT, dtype, CPU)
-        self.path = PortablePath(config, weights, self.cache, self.control, self.params, CPU, rows=rows)
+        self.path = PortablePath(config, weights, self.cache, self.control, self.params, CPU, rows=rows, tune=tune)
