@@ -149,7 +149,9 @@ class Delta(Strict):
     text: str
     tokens: int
     elapsed_ms: float
-    points: list[tuple[int, float]] | None = Field(None, description="[[tokens, elapsed_ms], ...] of the deltas merged into this one.")
+    points: list[tuple[int, float, int]] | None = Field(
+        None, description="[[tokens, elapsed_ms, characters], ...] of the deltas merged into this one."
+    )
 
 
 class Done(Strict):
@@ -220,7 +222,9 @@ class GenerationOut(Strict):
     finish_reason: str
     text: str = Field(description="All text so far; its last event is last_event_id.")
     last_event_id: str
-    points: list[tuple[int, float]] = Field(description="[[tokens, elapsed_ms], ...] of the deltas, for the curve.")
+    points: list[tuple[int, float, int]] = Field(
+        description="[[tokens, elapsed_ms, characters], ...] of the deltas, for the curve and the time of each line."
+    )
 
 
 class MessageOut(Strict):

@@ -93,7 +93,7 @@ def merged(numbers: list[int], frames: list[dict]) -> dict:
         "text": "".join(f["text"] for f in frames),
         "tokens": sum(f["tokens"] for f in frames),
         "elapsed_ms": frames[-1]["elapsed_ms"],
-        "points": [[f["tokens"], f["elapsed_ms"]] for f in frames],
+        "points": [[f["tokens"], f["elapsed_ms"], len(f["text"])] for f in frames],
     }
     if any("logprobs" in f for f in frames):
         whole["logprobs"] = [p for f in frames for p in f.get("logprobs", [])]

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from engine.backend import EngineInfo, Token
 from engine.request import Delta, Done, Event, Failed, GenerationRequest, Progress, SamplingParams, Started, Timings, Usage
@@ -98,7 +99,8 @@ def add(first: int, second: int) -> int:
 
 
 class SyntheticBackend:
-    """Emits ANSWER again and again at SYNTHETIC_TOKENS_PER_S (default 1,000), through the real loop, detokeniser and pipes.
+    """Emits ANSWER (or the file SYNTHETIC_TEXT) again and again at SYNTHETIC_TOKENS_PER_S (default 1,000), through the real loop,
+    detokeniser and pipes.
 
     Selected with ENGINE_BACKEND=tests.fakes:SyntheticBackend. Never ends by itself before max_tokens.
     """
@@ -112,7 +114,8 @@ class SyntheticBackend:
 
         on_progress(Progress("load", 0.5, f"Reading {FAKE_INFO.title}"))
         self.rate = float(os.environ.get("SYNTHETIC_TOKENS_PER_S", "1000"))
-        self.ids = load_tokenizer(model).encode(ANSWER)
+        text = os.environ.get("SYNTHETIC_TEXT")
+        self.ids = load_tokenizer(model).encode(Path(text).read_text() if text else ANSWER)
         self.info = replace(FAKE_INFO, model=model, backend="synthetic", context_tokens=context_tokens or 100_000)
 
     def start(self, prompt_ids: list[int], sampling: SamplingParams, stop_ids: frozenset[int], max_tokens: int) -> "SyntheticRun":

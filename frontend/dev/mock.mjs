@@ -157,7 +157,7 @@ function generate(socket, frame) {
   void play(run, script(prompt));
 }
 
-const publicRun = ({ id, state, model, params, usage, timings, error, text, events }) => ({ id, state, model, params, usage, timings, error, text, last_event_id: events.findLast((one) => one.event_id)?.event_id ?? null, finish_reason: events.findLast((one) => one.type === "done")?.finish_reason ?? "", points: events.filter((one) => one.type === "delta").map((one) => [one.tokens, one.elapsed_ms]) });
+const publicRun = ({ id, state, model, params, usage, timings, error, text, events }) => ({ id, state, model, params, usage, timings, error, text, last_event_id: events.findLast((one) => one.event_id)?.event_id ?? null, finish_reason: events.findLast((one) => one.type === "done")?.finish_reason ?? "", points: events.filter((one) => one.type === "delta").map((one) => [one.tokens, one.elapsed_ms, [...one.text].length]) });
 const types = { ".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css", ".woff2": "font/woff2", ".wasm": "application/wasm", ".json": "application/json" };
 
 function page(path) {

@@ -5,6 +5,7 @@ function render(text: string, cuts: number[] = []): { html: string; files: strin
   const root = document.createElement("div");
   const files: string[] = [];
   const host: MarkdownHost = {
+    place: () => root,
     imageLabel: (alt) => `Image: ${alt}`,
     openFence(info, parent) {
       const index = files.push(`[${info}]`) - 1;
@@ -14,7 +15,7 @@ function render(text: string, cuts: number[] = []): { html: string; files: strin
       return { append: (part) => void (files[index] += part), finish: (complete) => void (files[index] += complete ? "." : "!") };
     },
   };
-  const view = new MarkdownView(root, host);
+  const view = new MarkdownView(host);
   let from = 0;
   for (const cut of [...cuts, text.length]) {
     view.append(text.slice(from, cut), cut);
@@ -135,7 +136,7 @@ describe("markdown", { timeout: 60_000 }, () => {
 
   it("never changes what it has drawn", () => {
     const root = document.createElement("div");
-    const view = new MarkdownView(root, { imageLabel: (alt) => alt, openFence: () => ({ append() {}, finish() {} }) });
+    const view = new MarkdownView({ place: () => root, imageLabel: (alt) => alt, openFence: () => ({ append() {}, finish() {} }) });
     let before = "";
     for (const ch of SAMPLE) {
       view.append(ch, 0);

@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, it, vi } from "vitest";
 import { PlaygroundSocket } from "../src/api/socket";
-import type { AcceptedFrame, GenerationFrame } from "../src/api/types";
+import type { AcceptedFrame, GenerationFrame, StoredGeneration } from "../src/api/types";
 import { roundTop, Samples, timeScaleMs } from "../src/instrument/rate";
 import { Conversation, promptMessages, type Message } from "../src/store/conversation";
 import { Generation, laterEvent } from "../src/store/generation";
@@ -43,6 +43,24 @@ describe("rates", () => {
 });
 
 describe("a generation", () => {
+  it("gives each character of a stored text the engine's time, whatever its width", () => {
+    const stored: StoredGeneration = {
+      id: "g",
+      state: "done",
+      model: "m",
+      params: {} as StoredGeneration["params"],
+      usage: { prompt_tokens: 1, completion_tokens: 3 },
+      timings: { queue_ms: 1, ttft_ms: 10, total_ms: 30, decode_tokens_per_s: 100 },
+      error: null,
+      finish_reason: "stop",
+      text: "a🙂b数c?",
+      last_event_id: "3-0",
+      points: [[1, 10, 2], [1, 20, 2], [1, 30, 1]],
+    };
+    const pieces = Generation.fromStored(stored).pieces.map(({ text, engineMs, tokens }) => [text, engineMs, tokens]);
+    expect(pieces).toEqual([["a🙂", 10, 1], ["b数", 20, 2], ["c", 30, 3], ["?", -1, 3]]);
+  });
+
   it("orders event ids by their numbers", () => {
     expect(laterEvent("10-2", "9-11")).toBe(true);
     expect(laterEvent("9-11", "9-2")).toBe(true);
@@ -59,7 +77,7 @@ describe("a generation", () => {
     run.connectionLost();
     expect(run.state).toBe("reconnecting");
     run.apply(delta("2-0", "a", 1, 20));
-    run.apply({ ...delta("4-0", "cd", 2, 50), points: [[1, 40], [1, 50]] } as GenerationFrame);
+    run.apply({ ...delta("4-0", "cd", 2, 50), points: [[1, 40, 1], [1, 50, 1]] });
     expect([run.state, run.text, run.tokens, run.lastEventId]).toEqual(["streaming", "abcd", 4, "4-0"]);
     run.apply({ type: "done", generation_id: "g", event_id: "5-0", finish_reason: "cancelled", usage: { prompt_tokens: 5, completion_tokens: 4 }, timings: { queue_ms: 3, ttft_ms: 20, total_ms: 50, decode_tokens_per_s: 100 } });
     expect([run.state, run.ended]).toEqual(["stopped", true]);

@@ -97,7 +97,7 @@ def generation_out(generation: Generation) -> GenerationOut:
         finish_reason=generation.finish_reason,
         text=text,
         last_event_id=last,
-        points=[(tokens, elapsed_ms) for _, _, tokens, elapsed_ms in trace],
+        points=[(tokens, elapsed_ms, characters) for _, characters, tokens, elapsed_ms in trace],
     )
 
 
@@ -135,7 +135,7 @@ def frames_after(generation: Generation, last_event_id: str) -> list[dict]:
                 "text": "".join(m[1] for m in missing),
                 "tokens": sum(m[2] for m in missing),
                 "elapsed_ms": missing[-1][3],
-                "points": [[m[2], m[3]] for m in missing],
+                "points": [[m[2], m[3], len(m[1])] for m in missing],
             }
         )
     return [*frames, {**end_frame(generation.pk), "event_id": generation.last_event_id}]

@@ -52,6 +52,12 @@ def conversation(page: Page) -> dict:
     return api(page, f"/api/conversations/{page.url.rsplit('/', 1)[1]}")
 
 
+def code_lines(page: Page) -> list[str]:
+    """Time, number and text of each line of the code pane."""
+    expect(page.locator(".wb-head")).to_have_count(0)
+    return page.locator(".wb-line").all_text_contents()
+
+
 def answers(page: Page) -> Locator:
     return page.locator(".ans")
 
@@ -92,9 +98,11 @@ def test_the_live_view_equals_the_view_after_a_reload_and_nothing_drawn_is_touch
     assert page.evaluate("window.touched") == []
     body = answers(page).last.locator(".body")
     live = body.inner_html()
+    lines = code_lines(page)
     page.reload()
     expect(answers(page).last.locator(".ticket")).to_be_visible(timeout=SLOW)
     assert body.inner_html() == live
+    assert code_lines(page) == lines and re.match(r"\d\.\d{3}1def", lines[0])  # with the engine's time of each
 
 
 def test_stop_keeps_the_text_and_continue_goes_on(page: Page):

@@ -77,7 +77,8 @@ async def test_a_dropped_socket_resumes_while_the_answer_is_made(worker, owner):
         rest = await client.to_end()
     assert text_of(first) + text_of(rest) == words(200)
     merged = [f for f in rest if f["type"] == "delta" and f.get("points")]
-    assert all(sum(tokens for tokens, _ in f["points"]) == f["tokens"] for f in merged)
+    assert all(sum(tokens for tokens, _, _ in f["points"]) == f["tokens"] for f in merged)
+    assert all(sum(characters for _, _, characters in f["points"]) == len(f["text"]) for f in merged)
 
 
 async def test_two_viewers_see_the_same(worker, owner):

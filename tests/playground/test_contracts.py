@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from playground.config import BASE_DIR, Config
 from playground.protocol import protocol_markdown
 
@@ -36,3 +38,14 @@ def test_make_help_lists_every_target_people_type():
     listed = subprocess.run(["make", "help"], cwd=BASE_DIR, capture_output=True, text=True).stdout
     for target in ("run", "test", "test-gpu", "bench", "lint", "format"):
         assert re.search(rf"^{target}\s", listed, re.MULTILINE), target
+
+
+@pytest.mark.parametrize("language", ["en", "fr"])
+def test_every_error_code_of_the_protocol_has_words_in_each_language(language: str):
+    from engine import errors
+    from playground import exceptions
+
+    kinds = [kind for module in (errors, exceptions) for kind in vars(module).values() if isinstance(kind, type)]
+    words = (BASE_DIR / "frontend" / "src" / "i18n" / f"errors.{language}.ts").read_text()
+    said = set(re.findall(r'"error\.([a-z_]+)', words))
+    assert {kind.code for kind in kinds if hasattr(kind, "code")} | {"internal"} <= said

@@ -76,7 +76,7 @@ def test_a_generation_is_read_by_its_owner_with_text_and_points(browser):
     result = services.Result("done", text="Hello", finish_reason="stop", trace=[[2, 5, 1, 12.5]], last_event_id="3-0", completion_tokens=1)
     services.generation_finish(generation_id=generation.pk, result=result)
     body = browser.get(f"/api/generations/{generation.pk}").json()
-    assert (body["text"], body["points"], body["last_event_id"], body["state"]) == ("Hello", [[1, 12.5]], "3-0", "done")
+    assert (body["text"], body["points"], body["last_event_id"], body["state"]) == ("Hello", [[1, 12.5, 5]], "3-0", "done")
     assert browser.get(f"/api/conversations/{generation.conversation_id}").json()["messages"][1]["content"] == "Hello"
     assert Client().get(f"/api/generations/{generation.pk}").status_code == 404
     assert Generation.objects.get().owner == owner

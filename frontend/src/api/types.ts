@@ -105,14 +105,16 @@ export interface PrefillFrame extends Base {
   done: number;
   total: number;
 }
+/** A batch of the engine: [tokens, elapsed_ms, characters (code points)]. */
+export type Point = [number, number, number];
 export interface DeltaFrame extends Base {
   type: "delta";
   event_id: string;
   text: string;
   tokens: number;
   elapsed_ms: number;
-  /** Inside a merged catch-up delta: [tokens, elapsed_ms] of each batch it merges. */
-  points?: [number, number][] | null;
+  /** Inside a merged catch-up delta: one of each batch it merges. */
+  points?: Point[] | null;
 }
 export interface DoneFrame extends Base {
   type: "done";
@@ -152,7 +154,7 @@ export interface StoredGeneration {
   text: string;
   last_event_id: string | null;
   /** [tokens, elapsed_ms] of each batch. */
-  points: [number, number][];
+  points: Point[];
 }
 
 export interface StoredMessage {

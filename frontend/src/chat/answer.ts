@@ -1,16 +1,10 @@
 import { duration, num, seconds, t, GAP } from "../i18n";
 import { button, h, setText } from "../shell/dom";
-import type { Generation } from "../store/generation";
-import type { CodeFile } from "../workbench";
+import type { Generation, Piece } from "../store/generation";
+import type { CodeFile, StoredFile } from "../workbench";
+import { CodeText } from "../workbench/code-text";
 import { kindOf, needsFirstLine, uniqueName } from "./files";
 import { MarkdownView, type FenceSink, type MarkdownHost } from "./markdown";
-
-export interface ShownFile {
-  messageId: string;
-  name: string;
-  language: string;
-  text: string;
-}
 
 export interface AnswerHost {
   /** Live: a file of the workbench that grows. Null while a finished answer is drawn (its files are handed over at once). */
@@ -25,10 +19,13 @@ export interface AnswerHost {
 /** Most text taken into the page in one go; a longer piece is cut, and the rest waits for the next turn. */
 const SLICE = 4096;
 
+/** Blocks of one part: what a frame lays out anew; parts out of sight are skipped (`content-visibility`). */
+const PART_BLOCKS = 10;
+
 /** One answer: grows with its run, and is never drawn again. */
 export class AnswerView {
   readonly element: HTMLElement;
-  readonly files: ShownFile[] = [];
+  readonly files: StoredFile[] = [];
   readonly ticket = h("p", { class: "ticket", hidden: true });
   readonly actions = h("div", { class: "acts", hidden: true });
   private readonly body = h("div", { class: "body" });
@@ -45,24 +42,24 @@ export class AnswerView {
     private readonly host: AnswerHost,
   ) {
     const markdownHost: MarkdownHost = {
+      place: () => this.place(),
       imageLabel: (alt) => t("image", { alt: alt || t("image_untitled") }),
       openFence: (info, parent) => new Fence(this, info, parent),
     };
-    this.markdown = new MarkdownView(this.body, markdownHost);
+    this.markdown = new MarkdownView(markdownHost);
     this.element = h("article", { class: "ans" }, h("h2", { class: "vh" }, t("answer")), this.body, this.ticket, this.actions);
   }
 
   /** Draws a text that is complete already. */
-  drawStored(text: string, complete: boolean): void {
-    this.markdown.append(text, 0);
+  drawStored(pieces: readonly Pick<Piece, "text" | "engineMs">[], complete: boolean): void {
+    for (const piece of pieces) this.markdown.append(piece.text, piece.engineMs);
     this.close(complete);
   }
 
-  /** Whether the height of the answer may have changed since this was last asked. */
-  takeGrown(): boolean {
-    const grown = this.markdown.grown;
-    this.markdown.grown = false;
-    return grown;
+  private place(): HTMLElement {
+    const part = this.body.lastElementChild as HTMLElement | null;
+    if (part && part.childElementCount < PART_BLOCKS) return part;
+    return this.body.appendChild(h("div", { class: "part" }));
   }
 
   /** Takes what has come since the last call, at most until `deadline` (page clock). True when all is drawn. */
@@ -90,7 +87,6 @@ export class AnswerView {
     if (this.closed) return;
     this.closed = true;
     this.markdown.end(complete);
-    this.markdown.grown = true;
     this.openChips.clear();
     this.drawTicket();
   }
@@ -110,10 +106,10 @@ export class AnswerView {
   }
 
   /** Used by a fence: makes the file's chip and its sink. */
-  openFile(name: string, language: string, parent: HTMLElement): { chip: FileChip; file: CodeFile | null; shown: ShownFile } {
+  openFile(name: string, language: string, parent: HTMLElement): { chip: FileChip; file: CodeFile | null; shown: StoredFile } {
     const unique = uniqueName(name, this.names);
     this.names.add(unique);
-    const shown: ShownFile = { messageId: this.messageId(), name: unique, language, text: "" };
+    const shown: StoredFile = { messageId: this.messageId(), name: unique, language, text: new CodeText(language) };
     this.files.push(shown);
     const chip = new FileChip(this, shown, this.host);
     parent.append(chip.element);
@@ -136,7 +132,7 @@ class FileChip {
 
   constructor(
     private readonly answer: AnswerView,
-    private readonly shown: ShownFile,
+    private readonly shown: StoredFile,
     private readonly host: AnswerHost,
   ) {
     this.element = h(
@@ -168,7 +164,7 @@ class FileChip {
 class Fence implements FenceSink {
   private waiting = "";
   private waitingMs = 0;
-  private target: { chip: FileChip; file: CodeFile | null; shown: ShownFile } | Text | null = null;
+  private target: { chip: FileChip; file: CodeFile | null; shown: StoredFile } | Text | null = null;
 
   constructor(
     private readonly answer: AnswerView,
@@ -220,7 +216,7 @@ class Fence implements FenceSink {
     const target = this.target;
     if (target instanceof Text) target.appendData(text);
     else if (target) {
-      target.shown.text += text;
+      target.shown.text.append(text, engineMs);
       for (let at = text.indexOf("\n"); at >= 0; at = text.indexOf("\n", at + 1)) target.chip.lines++;
       target.file?.append(text, engineMs);
     }

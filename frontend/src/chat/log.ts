@@ -1,7 +1,8 @@
 import { num, t } from "../i18n";
 import { button, h } from "../shell/dom";
 import type { Conversation, Message } from "../store/conversation";
-import { AnswerView, type AnswerHost, type ShownFile } from "./answer";
+import type { StoredFile } from "../workbench";
+import { AnswerView, type AnswerHost } from "./answer";
 
 export interface LogActions {
   edit(message: Message): void;
@@ -36,6 +37,8 @@ export class LogView {
     };
     this.element.addEventListener("wheel", (event) => event.deltaY < 0 && unfollow(), { passive: true });
     this.element.addEventListener("scroll", () => this.scrolled(), { passive: true });
+    // After layout and before paint: the end stays in view without a layout of its own.
+    new ResizeObserver(() => this.following && this.toEnd()).observe(this.list);
     document.addEventListener("selectionchange", () => {
       const selection = document.getSelection();
       if (selection && !selection.isCollapsed && this.element.contains(selection.anchorNode)) unfollow();
@@ -43,18 +46,19 @@ export class LogView {
   }
 
   /** Draws the finished part of a path; gives the files of its answers in order. A running answer is added by the caller. */
-  show(conversation: Conversation): ShownFile[] {
+  show(conversation: Conversation): StoredFile[] {
     this.conversation = conversation;
     this.answers.clear();
     const path = conversation.path();
-    const files: ShownFile[] = [];
+    const files: StoredFile[] = [];
     if (path.length === 0) this.list.replaceChildren(this.emptyState());
     else this.list.replaceChildren();
     for (const message of path) {
       if (message.role === "user") this.addUser(message);
       else if (message.role === "assistant" && (!message.run || message.run.ended)) {
         const view = this.addAnswer(message);
-        view.drawStored(message.run?.text || message.content, message.run?.state !== "stopped");
+        const pieces = message.run?.pieces.length ? message.run.pieces : [{ text: message.content, engineMs: -1 }];
+        view.drawStored(pieces, message.run?.state !== "stopped");
         this.finish(message);
         files.push(...view.files);
       }
@@ -104,14 +108,13 @@ export class LogView {
     }
   }
 
-  /** Called after each flush: stays at the end while it is followed. */
-  keepUp(): void {
-    if (this.following) this.element.scrollTop = 1e9;
-  }
-
   follow(): void {
     this.following = true;
     this.jump.hidden = true;
+    this.toEnd();
+  }
+
+  private toEnd(): void {
     this.element.scrollTop = 1e9;
   }
 

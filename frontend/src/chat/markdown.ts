@@ -8,6 +8,8 @@ export interface FenceSink {
 }
 
 export interface MarkdownHost {
+  /** Where the next block of the root goes. */
+  place(): HTMLElement;
   /** A fence opens inside `parent`; the host puts its chip or block there. */
   openFence(info: string, parent: HTMLElement): FenceSink;
   /** The words for a picture that was not loaded. */
@@ -16,7 +18,7 @@ export interface MarkdownHost {
 
 interface Container {
   kind: "root" | "quote" | "item";
-  element: HTMLElement;
+  readonly element: HTMLElement;
   /** Columns that continue an item. */
   indent: number;
   list?: HTMLElement;
@@ -114,8 +116,6 @@ const UNDECIDED = /^ *(?:[-*_](?: *[-*_])*|\+|#{1,6}|\d{1,9}[.)]?|`{1,2}|~{1,2})
  * into pieces. Raw HTML is shown as text.
  */
 export class MarkdownView {
-  /** Something other than the inside of a fence was drawn since the owner last cleared this. */
-  grown = false;
   private buffer = "";
   private engineMs = 0;
   private midline = false;
@@ -126,11 +126,15 @@ export class MarkdownView {
   private table: { body: HTMLElement; columns: number } | null = null;
   private tableHead: { line: string; parent: HTMLElement } | null = null;
 
-  constructor(
-    root: HTMLElement,
-    private readonly host: MarkdownHost,
-  ) {
-    this.containers = [{ kind: "root", element: root, indent: 0 }];
+  constructor(private readonly host: MarkdownHost) {
+    const root: Container = {
+      kind: "root",
+      indent: 0,
+      get element() {
+        return host.place();
+      },
+    };
+    this.containers = [root];
   }
 
   append(text: string, engineMs: number): void {
@@ -181,10 +185,7 @@ export class MarkdownView {
   private feed(text: string): void {
     if (!text) return;
     if (this.fence) this.fence.sink.append(text, this.engineMs);
-    else {
-      this.grown = true;
-      this.inline?.feed(text);
-    }
+    else this.inline?.feed(text);
   }
 
   private endLine(): void {
@@ -200,7 +201,6 @@ export class MarkdownView {
       const used = this.fenceLine(line, complete);
       if (used !== null) return used;
     }
-    this.grown = true;
     const place = this.matchContainers(line, complete);
     if (place === null) return -1;
     let { at } = place;
@@ -349,14 +349,13 @@ export class MarkdownView {
     this.containers.length = depth;
     let sibling: Container | undefined = next;
     for (const one of fresh) {
-      const parent = this.top().element;
       if (one.kind === "quote") {
         const element = h("blockquote");
-        parent.append(element);
+        this.top().element.append(element);
         this.containers.push({ kind: "quote", element, indent: 0 });
       } else {
         const kind = /\d/.test(one.marker) ? `1${one.marker.slice(-1)}` : one.marker;
-        const list = sibling?.kind === "item" && sibling.marker === kind && sibling.list ? sibling.list : this.openList(one.marker, parent);
+        const list = sibling?.kind === "item" && sibling.marker === kind && sibling.list ? sibling.list : this.openList(one.marker, this.top().element);
         const element = h("li");
         list.append(element);
         this.containers.push({ kind: "item", element, indent: one.indent, list, marker: kind });

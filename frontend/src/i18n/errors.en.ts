@@ -1,5 +1,13 @@
 /** Words of the server's errors by code; `{…}` are its details, `{n}` the tokens kept of a run. */
 export const errors = {
+  "error.error": "{message}",
+  "error.malformed": "{message}",
+  "error.invalid_request": "{message}",
+  "error.not_found": "{message}",
+  "error.gone": "{message}",
+  "error.sharing_off": "{message}",
+  "error.engine_error": "{message}",
+  "error.model_error": "The model could not be loaded: {message}",
   "error.empty_prompt": "Type a request first.",
   "error.prompt_too_long": "This prompt has {prompt_tokens} tokens; {model} takes {context_tokens}. Shorten it by {over}.",
   "error.message_too_large": "This message is {mb} MB; the limit is {limit} MB.",

@@ -3,14 +3,15 @@ import { t } from ".";
 
 /**
  * An error of the server in the reader's language: found by its code, filled with its numbers. `tokens` of the run were kept.
- * A code without words here, or without its numbers, keeps the server's own words.
+ * Where the numbers did not come along, the server's own words are quoted.
  */
 export function errorText(error: ErrorBody, tokens = 0): string {
   const details = error.details ?? {};
   const kinds = [details.limited, details.span].filter(Boolean);
   const key = ["error", error.code, ...kinds].join(".");
-  const text = t(key, { n: tokens, ...details });
-  return text === key || /\{\w+\}/.test(text) ? error.message : text;
+  const values = { n: tokens, message: error.message, ...details };
+  const text = t(key, values);
+  return text === key || /\{\w+\}/.test(text) ? t("error.error", values) : text;
 }
 
 /** Until when an error holds, in words: "Free again in 12 s." */

@@ -527,17 +527,14 @@ export class Playground {
   private turn(): void {
     const deadline = performance.now() + FRAME_BUDGET_MS;
     let all = true;
-    let grown = false;
     for (const message of this.conversation.path()) {
       const run = message.run;
       const view = run ? this.log.answerOf(message) : undefined;
       if (!run || !view || !view.actions.hidden) continue;
       const drawn = view.flush(deadline);
       all &&= drawn;
-      grown = view.takeGrown() || grown;
       if (drawn && run.ended) this.ended(message, run);
     }
-    if (grown) this.log.keepUp();
     this.instrument.update();
     for (const run of this.runs.values()) {
       if (!run.ended && run.id && run.lastEventId !== "0") this.socket.ack(run.id, run.lastEventId);
@@ -666,7 +663,7 @@ export class Playground {
   private copyCode(): void {
     const files = this.conversation.path().flatMap((message) => this.log.answerOf(message)?.files ?? []);
     const last = files[files.length - 1];
-    if (last) void navigator.clipboard?.writeText(last.text).then(() => notice(t("copied")));
+    if (last) void navigator.clipboard?.writeText(last.text.text).then(() => notice(t("copied")));
   }
 
   private openTitleMenu(anchor: HTMLElement): void {

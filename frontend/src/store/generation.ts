@@ -1,5 +1,5 @@
 import type { Subscriber } from "../api/socket";
-import type { ErrorBody, GenerationFrame, StoredGeneration, Timings, Usage } from "../api/types";
+import type { ErrorBody, GenerationFrame, Point, StoredGeneration, Timings, Usage } from "../api/types";
 import { Samples } from "../instrument/rate";
 
 export type RunState =
@@ -16,6 +16,7 @@ export type RunState =
 
 export interface Piece {
   text: string;
+  /** -1 where it is not known. */
   engineMs: number;
   /** Tokens written up to and with this piece. */
   tokens: number;
@@ -26,6 +27,14 @@ export function laterEvent(a: string, b: string): boolean {
   const [aMs = 0, aSeq = 0] = a.split("-").map(Number);
   const [bMs = 0, bSeq = 0] = b.split("-").map(Number);
   return aMs > bMs || (aMs === bMs && aSeq > bSeq);
+}
+
+/** The place in `text` that many code points after `at`. */
+function after(text: string, at: number, characters: number): number {
+  if (characters >= text.length - at) return text.length;
+  let end = at;
+  for (let n = 0; n < characters && end < text.length; n++) end += text.charCodeAt(end) >> 10 === 0x36 ? 2 : 1;
+  return end;
 }
 
 /**
@@ -74,8 +83,7 @@ export class Generation implements Subscriber {
     run.state = stored.state === "done" ? "complete" : stored.state;
     run.finishReason = stored.finish_reason || null;
     if (stored.last_event_id) run.lastEventId = stored.last_event_id;
-    for (const [tokens, ms] of stored.points) run.samples.add(tokens, ms);
-    if (stored.text) run.pieces.push({ text: stored.text, engineMs: stored.timings?.total_ms ?? 0, tokens: stored.usage?.completion_tokens ?? 0 });
+    run.take(stored.text, stored.points);
     return run;
   }
 
@@ -117,6 +125,18 @@ export class Generation implements Subscriber {
     this.changed();
   }
 
+  /** Adds a text with the points of its batches; text that they do not cover has no known time. */
+  private take(text: string, points: Point[]): void {
+    let at = 0;
+    for (const [tokens, ms, characters] of points) {
+      this.samples.add(tokens, ms);
+      const end = after(text, at, characters);
+      if (end > at) this.pieces.push({ text: text.slice(at, end), engineMs: ms, tokens: this.samples.total });
+      at = end;
+    }
+    if (at < text.length) this.pieces.push({ text: text.slice(at), engineMs: -1, tokens: this.samples.total });
+  }
+
   /** Applies one frame; a frame seen before is ignored, so replays after a resume repeat nothing. */
   apply(frame: GenerationFrame): void {
     if (this.ended) return;
@@ -149,9 +169,7 @@ export class Generation implements Subscriber {
         break;
       case "delta":
         this.state = "streaming";
-        if (frame.points?.length) for (const [tokens, ms] of frame.points) this.samples.add(tokens, ms);
-        else this.samples.add(frame.tokens, frame.elapsed_ms);
-        if (frame.text) this.pieces.push({ text: frame.text, engineMs: frame.elapsed_ms, tokens: this.samples.total });
+        this.take(frame.text, frame.points ?? [[frame.tokens, frame.elapsed_ms, Infinity]]);
         break;
       case "done":
         this.usage = frame.usage;

@@ -1,4 +1,4 @@
-import { CodeText } from "./code-text";
+import type { CodeText } from "./code-text";
 
 /** One writing of a file by one message, and what the reader changed in it. */
 export interface Version {
@@ -13,6 +13,14 @@ export interface Version {
   /** The hand-edited text has gone to the model as it stands. */
   sent: boolean;
   scrollTop: number;
+}
+
+/** A file as an answer holds it. */
+export interface StoredFile {
+  messageId: string;
+  name: string;
+  language: string;
+  text: CodeText;
 }
 
 export interface PlainFile {
@@ -79,13 +87,16 @@ export class ConversationFiles {
   }
 
   /** Replaces the files by the stored ones; what is being written stays, and equal text keeps its times and edits. */
-  reconcile(files: { messageId: string; name: string; language: string; text: string }[]): void {
+  reconcile(files: StoredFile[]): void {
     const before = [...this.names.values()].flat();
     this.names.clear();
     for (const file of files) {
-      const at = before.findIndex((v) => v.messageId === file.messageId && v.name === file.name && (!v.text.complete || v.text.text === file.text));
+      const at = before.findIndex((v) => v.messageId === file.messageId && v.name === file.name && (!v.text.complete || v.text.text === file.text.text));
       if (at >= 0) this.keep(before.splice(at, 1)[0]!);
-      else this.add(file.messageId, file.name, file.language, CodeText.of(file.language, file.text), true);
+      else {
+        file.text.complete = true;
+        this.add(file.messageId, file.name, file.language, file.text, true);
+      }
     }
     for (const version of before) if (!version.text.complete) this.keep(version);
   }

@@ -6,13 +6,13 @@ import { CodeText } from "./code-text";
 import { ConsolePane } from "./console";
 import { downloadFile, downloadZip } from "./download";
 import type { Editor } from "./editor";
-import { codeOf, ConversationFiles, type PlainFile, type Version } from "./files";
+import { codeOf, ConversationFiles, type PlainFile, type StoredFile, type Version } from "./files";
 import { lineIcon } from "./icons";
 import { drawLine, StreamView } from "./stream-view";
 import { languageFamily } from "./tokens";
 import "./workbench.css";
 
-export type { PlainFile } from "./files";
+export type { PlainFile, StoredFile } from "./files";
 
 /** One file while an answer writes it. */
 export interface CodeFile {
@@ -23,7 +23,7 @@ export interface CodeFile {
 
 export interface Workbench {
   beginFile(opts: { conversationId: string; messageId: string; name: string; language: string }): CodeFile;
-  showConversation(id: string, files: { messageId: string; name: string; language: string; text: string }[]): void;
+  showConversation(id: string, files: StoredFile[]): void;
   open(messageId: string, name: string): void;
   clear(): void;
   /** Called whenever the set of hand-edited files that the model lacks changes; an empty list takes the last one back. */
@@ -171,7 +171,7 @@ class Bench implements Workbench {
     };
   }
 
-  showConversation(id: string, given: { messageId: string; name: string; language: string; text: string }[]): void {
+  showConversation(id: string, given: StoredFile[]): void {
     const same = this.files?.id === id;
     const files = this.conversation(id);
     files.reconcile(given);
@@ -295,19 +295,33 @@ class Bench implements Workbench {
   private renderTabs(): void {
     const names = [...(this.files?.names.keys() ?? [])];
     const focused = this.tabs.contains(document.activeElement);
-    this.tabs.replaceChildren(
-      ...names.map((fileName, index) => {
-        const selected = fileName === this.shown?.name;
-        const tab = h("button", { type: "button", class: "wb-tab", role: "tab", id: `wb-tab-${index}`, "aria-selected": String(selected), "aria-controls": "wb-panel", tabindex: selected ? "0" : "-1" }, fileName);
-        tab.addEventListener("click", () => selected || this.select(this.files!.names.get(fileName)!.at(-1)!));
-        if (selected) this.panel.setAttribute("aria-labelledby", tab.id);
-        return tab;
-      }),
-    );
+    while (this.tabs.childElementCount > names.length) this.tabs.lastElementChild!.remove();
+    names.forEach((fileName, index) => {
+      const tab = this.tabs.children[index] ?? this.tabs.appendChild(this.newTab(index));
+      setText(tab, fileName);
+    });
     this.tabs.hidden = names.length === 0;
-    const selected = this.tabs.querySelector<HTMLElement>("[aria-selected=true]");
+    const at = this.shown ? names.indexOf(this.shown.name) : -1;
+    const selected = this.tabs.children[at] as HTMLElement | undefined;
+    const before = this.tabs.querySelector("[aria-selected=true]");
+    if (before !== selected) {
+      before?.setAttribute("aria-selected", "false");
+      before?.setAttribute("tabindex", "-1");
+      selected?.setAttribute("aria-selected", "true");
+      selected?.setAttribute("tabindex", "0");
+      if (names.length > 1) requestAnimationFrame(() => selected?.scrollIntoView({ block: "nearest", inline: "nearest" }));
+    }
+    if (selected) this.panel.setAttribute("aria-labelledby", selected.id);
     if (focused) selected?.focus();
-    if (names.length > 1) selected?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+
+  private newTab(index: number): HTMLElement {
+    const tab = h("button", { type: "button", class: "wb-tab", role: "tab", id: `wb-tab-${index}`, "aria-selected": "false", "aria-controls": "wb-panel", tabindex: "-1" });
+    tab.addEventListener("click", () => {
+      const version = this.files!.names.get(tab.textContent!)!.at(-1)!;
+      if (version.name !== this.shown?.name) this.select(version);
+    });
+    return tab;
   }
 
   private versionName(versions: Version[], version: Version): string {

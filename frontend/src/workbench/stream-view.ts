@@ -89,11 +89,9 @@ export class StreamView {
     this.drawnHeight = -1;
     this.top = scrollTop;
     this.follow(text !== null && !text.complete);
+    if (this.following) return this.schedule(); // while an answer writes, files may come faster than frames
     this.draw();
-    this.target = this.following ? this.endTop() : scrollTop;
-    this.element.scrollTop = this.target;
-    this.top = this.target;
-    this.draw();
+    this.element.scrollTop = scrollTop;
   }
 
   /** The text has grown or ended: draw at the next frame. */
@@ -134,8 +132,9 @@ export class StreamView {
     return this.text;
   }
 
+  /** As of the last scroll event or frame: reading it costs no layout. */
   get scrollTop(): number {
-    return this.element.scrollTop;
+    return this.top;
   }
 
   private endTop(): number {

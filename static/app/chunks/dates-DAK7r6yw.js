@@ -1,0 +1,1 @@
+import{_ as e}from"./layers-P0DwUuoA.js";var t=e===`fr`?`fr`:`en-GB`;export{t};

@@ -1,1 +1,0 @@
-import{_ as e}from"./layers-cJjTYUe5.js";var t=e===`fr`?`fr`:`en-GB`;export{t};
