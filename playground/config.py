@@ -17,6 +17,7 @@ class Config(BaseSettings):
     secret_key: str = Field("", description="Signs cookies. Empty: made once and kept in DATA_DIR.")
     debug: bool = Field(False, description="Django's debug pages. Never in production.")
     allowed_hosts: str = Field("", description="Host names served besides localhost, comma-separated.")
+    cors_origins: str = Field("*", description="Sites whose pages may call /v1, comma-separated, with scheme; * is all, none is none.")
     csrf_trusted_origins: str = Field("", description="Origins behind a proxy, comma-separated, with scheme.")
     behind_https: bool = Field(False, description="Set secure cookies and trust X-Forwarded-Proto of the proxy.")
     host: str = Field("127.0.0.1", description="Address that `make run` listens on.")

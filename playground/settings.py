@@ -24,6 +24,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
+    "corsheaders",
     "allauth",
     "allauth.account",
     "playground.chat",
@@ -36,6 +37,8 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    "corsheaders.middleware.CorsMiddleware",
+    "playground.api.middleware.ApiMiddleware",
     "playground.middleware.StaticFilesMiddleware",
     "playground.middleware.SecurityHeadersMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -122,6 +125,21 @@ if config.behind_https:
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 DATA_UPLOAD_MAX_MEMORY_SIZE = config.max_message_bytes
+
+# The API may be called from other sites' pages: a key decides there, never a cookie.
+CORS_URLS_REGEX = r"^/v1(/|$)"
+CORS_ALLOW_ALL_ORIGINS = config.cors_origins == "*"
+CORS_ALLOWED_ORIGINS = [] if config.cors_origins in ("*", "none") else split(config.cors_origins)
+CORS_ALLOW_METHODS = ("GET", "POST", "OPTIONS")
+CORS_ALLOW_HEADERS = (
+    *("authorization", "content-type", "idempotency-key", "openai-beta", "openai-organization", "openai-project", "user-agent"),
+    *(f"x-stainless-{name}" for name in ("arch", "helper-method", "lang", "os", "package-version", "retry-count")),
+    *(f"x-stainless-{name}" for name in ("runtime", "runtime-version", "timeout")),
+)
+CORS_EXPOSE_HEADERS = (
+    *("retry-after", "x-request-id"),
+    *(f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")),
+)
 
 # Accounts: e-mail and password through django-allauth. A superuser without an e-mail signs in by name.
 AUTHENTICATION_BACKENDS = ["django.contrib.auth.backends.ModelBackend", "allauth.account.auth_backends.AuthenticationBackend"]

@@ -1,5 +1,5 @@
 from django.contrib import admin
-from django.urls import include, path, re_path
+from django.urls import include, path
 
 from playground import health
 from playground.api import browser as keys
@@ -16,7 +16,6 @@ urlpatterns = [
     path("race", views.playground_page, name="race"),
     path("api/", api.urls),
     path("v1/", v1.api.urls),
-    re_path(r"^v1(?:/(?P<path>(?s:.*)))?$", v1.not_found),
     path("keys/", keys.keys_page, name="keys"),
     path("admin/", admin.site.urls),
     path("accounts/", include("playground.accounts.urls")),

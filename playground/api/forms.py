@@ -17,6 +17,8 @@ class ChatForm:
     def __init__(self, body: ChatRequest):
         if body.top_logprobs and not body.logprobs:
             raise ApiError(400, "'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
+        if not body.messages[-1].text.strip():
+            raise ApiError(400, "The last message is empty.", param="messages")
         self.body = body
         self.model = body.model
 
@@ -69,6 +71,8 @@ class TextForm:
         self.model = body.model
         prompt = body.prompt
         self.prompts = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
+        if "" in self.prompts:
+            raise ApiError(400, "The prompt is empty.", param="prompt")
         if len(self.prompts) * (body.n or 1) > MAX_CHOICES:
             raise ApiError(400, f"Prompts times n may be {MAX_CHOICES}; got {len(self.prompts)} times {body.n or 1}.", param="n")
         self._offsets: dict[int, int] = {}

@@ -9,6 +9,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 import redis
 from channels.db import database_sync_to_async
+from django.core.exceptions import RequestDataTooBig
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from ninja import NinjaAPI
@@ -98,10 +99,6 @@ async def chat_completions(request: HttpRequest, body: ChatRequest) -> HttpRespo
 @api.post("/completions", response={200: Completion, **ERRORS}, openapi_extra=SSE, summary="Continue a text")
 async def completions(request: HttpRequest, body: CompletionRequest) -> HttpResponse | StreamingHttpResponse:
     return await _complete(request, body, TextForm(body))
-
-
-async def not_found(request: HttpRequest, path: str = "") -> HttpResponse:
-    return ApiError(404, f"Unknown request URL: {request.method} {request.path[:200]}.", "unknown_url").response(request)
 
 
 # One request -----------------------------------------------------------------------------------------------------------
@@ -202,6 +199,12 @@ def on_storage_error(request: HttpRequest, error: Exception) -> HttpResponse:
 @api.exception_handler(AuthenticationError)
 def on_no_auth(request: HttpRequest, error: AuthenticationError) -> HttpResponse:
     return ApiError(401, "You didn't provide an API key.", "invalid_api_key").response(request)
+
+
+@api.exception_handler(RequestDataTooBig)
+def on_large_body(request: HttpRequest, error: RequestDataTooBig) -> HttpResponse:
+    """A chunked one, which says no size beforehand."""
+    return ApiError(413, f"This message is over the limit of {config.max_message_bytes / 1e6:g} MB.", MessageTooLarge.code).response(request)
 
 
 @api.exception_handler(HttpError)

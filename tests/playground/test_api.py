@@ -7,6 +7,8 @@ from datetime import timedelta
 
 import pytest
 from asgiref.sync import async_to_sync
+from asgiref.testing import ApplicationCommunicator
+from django.core.asgi import get_asgi_application
 from django.core.management import CommandError, call_command
 from django.test import AsyncClient
 from django.utils import timezone
@@ -167,6 +169,7 @@ IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url":
         ({"messages": [{"role": "user", "content": "a\x00b"}]}, "messages[0].content", "pattern"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages[0].content", "string"),
         ({"stop": ["a"] * 9}, "stop", "8"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": " "}]}]}, "messages", "empty"),
     ],
 )
 def test_a_wrong_field_is_named(api, engines, change, param, words):
@@ -195,10 +198,56 @@ def test_refusals_carry_openai_s_status_and_code(api, engines, monkeypatch):
     assert refused({"model": MODEL, "prompt": [99_999_999]}, "completions") == (400, None, None)
     assert refused({"model": MODEL, "prompt": "word " * 3000}, "completions") == (400, "context_length_exceeded", None)
     assert refused({"model": MODEL, "prompt": "x", "echo": True, "logprobs": 1}, "completions") == (400, None, "echo")
+    assert refused({"model": MODEL, "prompt": ["x", ""]}, "completions") == (400, None, "prompt")
     assert refused({"model": MODEL, "prompt": ["x"] * 5, "n": 2}, "completions") == (400, None, "n")
     assert refused({}, "nothing") == (404, "unknown_url", None)
     monkeypatch.setattr(config, "max_message_bytes", 50)
     assert refused(CHAT) == (413, "message_too_large", None)
+
+
+def test_every_refusal_has_openai_s_form_and_a_request_id(api, engines):
+    def refused(method, path, **more):
+        response = api._call(method, path, **{"headers": api.headers} | more)
+        ErrorResponse.model_validate(response.body)
+        assert response.headers["x-request-id"].startswith("req_")
+        return response.status_code, response.body["error"]["code"]
+
+    assert refused("post", "embeddings", data="{}", content_type="application/json") == (404, "unknown_url")
+    assert refused("post", "chat/completions/", data="{}", content_type="application/json") == (404, "unknown_url")
+    assert refused("get", "") == (404, "unknown_url") and refused("get", "a%0Ab") == (404, "unknown_url")
+    assert refused("get", "chat/completions") == refused("delete", "models") == (405, "method_not_allowed")
+    assert refused("post", "chat/completions", data="x", content_type="multipart/form-data; boundary=x")[0] == 400
+    assert refused("get", "models", headers={"host": "evil.example"})[0] == 400
+
+
+def test_a_large_body_without_a_length_is_413(key):
+    """As a chunked one arrives."""
+
+    async def call() -> int:
+        application = get_asgi_application()
+        headers = [(b"authorization", f"Bearer {key}".encode()), (b"host", b"testserver"), (b"content-type", b"application/json")]
+        scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/v1/chat/completions", "headers": headers}
+        server = ApplicationCommunicator(application, scope | {"query_string": b"", "client": ("127.0.0.1", 1)})
+        await server.send_input({"type": "http.request", "body": b"x" * 6_000_000})
+        return (await server.receive_output(20))["status"]
+
+    assert async_to_sync(call)() == 413
+
+
+def test_pages_of_other_sites_may_call_it_with_a_key(api, engines):
+    """What a browser asks before the JavaScript client's request, and what it lets the page read."""
+    asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
+    names = "authorization,content-type,x-stainless-lang,x-stainless-retry-count,x-stainless-timeout"
+    client = AsyncClient()
+    preflight = async_to_sync(client.options)("/v1/chat/completions", headers=asked | {"Access-Control-Request-Headers": names})
+    assert preflight.status_code == 200 and preflight.headers["Access-Control-Allow-Origin"] == "*"
+    assert set(names.split(",")) <= set(preflight.headers["Access-Control-Allow-Headers"].split(", "))
+    for headers in (api.headers, {}):
+        answer = async_to_sync(client.get)("/v1/models", headers=headers | {"Origin": "https://app.example"})
+        assert answer.headers["Access-Control-Allow-Origin"] == "*" and "x-request-id" in answer.headers["Access-Control-Expose-Headers"]
+        assert "Access-Control-Allow-Credentials" not in answer.headers
+    page = async_to_sync(client.get)("/api/models", headers={"Origin": "https://app.example"})
+    assert "Access-Control-Allow-Origin" not in page.headers
 
 
 def test_without_an_engine_it_is_503_and_says_when_to_try_again(api):
