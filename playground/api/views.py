@@ -204,7 +204,8 @@ def on_no_auth(request: HttpRequest, error: AuthenticationError) -> HttpResponse
 @api.exception_handler(RequestDataTooBig)
 def on_large_body(request: HttpRequest, error: RequestDataTooBig) -> HttpResponse:
     """A chunked one, which says no size beforehand."""
-    return ApiError(413, f"This message is over the limit of {config.max_message_bytes / 1e6:g} MB.", MessageTooLarge.code).response(request)
+    limit_mb = config.max_message_bytes / 1e6
+    return ApiError(413, f"This message is over the limit of {limit_mb:g} MB.", MessageTooLarge.code).response(request)
 
 
 @api.exception_handler(HttpError)
