@@ -13,6 +13,7 @@ from engine.stop import StopMatcher
 
 FLUSH_NS = 10_000_000  # events of a fast generation leave in batches of this length
 POLL_SECONDS = 0.05
+LOOK_SECONDS = 0.0005  # between two looks at the tokens while some wait for the next batch
 
 Emit = Callable[[list[Event]], None]
 
@@ -63,15 +64,25 @@ class Loop:
 
     @staticmethod
     def _follow(run: Run, generation: "Generation", emit: Emit) -> None:
+        """Look often, so that every token has its own time; tell in batches."""
+        held: list[Token] = []
         next_flush_ns = 0
         while True:
-            time.sleep(max(0, next_flush_ns - time.monotonic_ns()) / 1e9)
             polled_ns = time.monotonic_ns()
-            tokens = run.poll(POLL_SECONDS)
+            try:
+                held += run.poll(0.0 if held else POLL_SECONDS)
+            except Exception:
+                if held:
+                    emit(generation.add(held))  # what was made is kept
+                raise
             finish_reason = run.finish_reason
             if finish_reason:
-                tokens += run.poll(0.0)
-            events = generation.progress(run.prefill_done) + generation.add(tokens)
+                held += run.poll(0.0)
+            elif held and time.monotonic_ns() < next_flush_ns:
+                time.sleep(LOOK_SECONDS)
+                continue
+            events = generation.progress(run.prefill_done) + generation.add(held)
+            held = []
             if generation.stopped or finish_reason:
                 run.stop()
                 reason = "stop" if generation.stopped else finish_reason
