@@ -33,6 +33,11 @@ class EngineConfig:
     dtype: str = "auto"
     context_tokens: int | None = None
 
+    def __post_init__(self):
+        numbers = self.gpus if isinstance(self.gpus, tuple) else (self.gpus or 0,)
+        if min(numbers, default=0) < 0 or len(set(numbers)) < len(numbers):
+            raise InvalidRequest(f"gpus must be a number of at least 0, or a tuple of different GPUs from 0 on; got {self.gpus!r}.")
+
 
 class Handle:
     """A request in the engine. Iterating gives its events; the last is Done or Failed. One consumer."""

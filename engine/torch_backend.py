@@ -10,7 +10,7 @@ from torch import Tensor
 from engine import sampling as sampler
 from engine.backend import EngineInfo, Token
 from engine.config import ModelConfig
-from engine.errors import DeviceError, NumericalError
+from engine.errors import DeviceError, InvalidRequest, NumericalError
 from engine.loading import load_config, load_weights, pick_dtype
 from engine.memory import fit_context, host_free_bytes
 from engine.models import resolve
@@ -27,6 +27,8 @@ class TorchBackend:
 
     def __init__(self, model: str, *, gpus=None, dtype: str = "auto", context_tokens: int | None = None, on_progress=None):
         report = on_progress or (lambda progress: None)
+        if isinstance(gpus, int) and gpus > 1:
+            raise InvalidRequest(f"gpus={gpus}: the torch backend uses at most one GPU.")
         source = resolve(model)
         config = load_config(source)
         on_gpu = torch.cuda.is_available() and gpus not in (0, ())

@@ -57,17 +57,28 @@ def main(connection: Connection, config) -> None:
         connection.send(("failed", EngineError.code, f"The engine could not start: {type(error).__name__}: {error}"))
         return
     connection.send(("ready", backend.info))
-    _serve(connection, jobs, loop)
-    backend.close()
+    healthy = _serve(connection, jobs, loop)
+    try:
+        backend.close()
+    finally:
+        if not healthy:
+            os._exit(1)  # what is left on a failed device can abort an orderly end
 
 
 def make_backend(config, on_progress: Callable[[Progress], None]) -> Backend:
-    """auto: the monokernel where there is a GPU and it takes the model, otherwise torch. "module:factory" names any other."""
+    """auto: the monokernel where there is a GPU and it takes the model, otherwise torch. "module:factory" names any other.
+
+    A number of GPUs is what the caller insists on; GPUs that are named are an engine's share, of which the backend may use fewer.
+    """
     settings = {"gpus": config.gpus, "dtype": config.dtype, "context_tokens": config.context_tokens, "on_progress": on_progress}
-    if config.backend != "auto":
+    if config.backend not in ("auto", "torch"):
         return _factory(config.backend)(config.model, **settings)
     import torch
 
+    if isinstance(config.gpus, int) and config.gpus > torch.cuda.device_count():
+        raise DeviceError(f"gpus={config.gpus} is more than this machine's {torch.cuda.device_count()}.")
+    if config.backend == "torch":
+        return _factory("torch")(config.model, **settings)
     if torch.cuda.is_available():
         try:
             return _factory("monokernel")(config.model, **settings)
@@ -126,7 +137,8 @@ def _read(connection: Connection, jobs: "queue.SimpleQueue[Job | None]") -> None
         os._exit(0)  # the parent is gone
 
 
-def _serve(connection: Connection, jobs: "queue.SimpleQueue[Job | None]", loop) -> None:
+def _serve(connection: Connection, jobs: "queue.SimpleQueue[Job | None]", loop) -> bool:
+    """Run jobs until the parent closes. False when the device has failed."""
     while (job := jobs.get()) is not None:
 
         def emit(events: list[Event], request_id: str = job.request_id) -> None:
@@ -136,6 +148,7 @@ def _serve(connection: Connection, jobs: "queue.SimpleQueue[Job | None]", loop) 
             loop.run(job, emit)
         except DeviceError as error:  # reported to the request; the device is not to be trusted any more
             print(f"engine: {error}", file=sys.stderr)
-            return
+            return False
         finally:
             job.cancelled.set()  # done: the reader may forget it
+    return True

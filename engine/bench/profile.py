@@ -4,9 +4,9 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from engine.kernel.backend import MonokernelBackend, MonokernelRun
-from engine.kernel.params import DEFAULT_SPIN_LIMIT
+from engine.kernel.backend import MonokernelBackend
 from engine.kernel.portable.path import PortablePath
+from engine.kernel.ranks import MultiGpuBackend
 from engine.request import SamplingParams
 
 PHASES = ("norm, QKV", "attention", "output projection", "norm, gate and up", "down projection")
@@ -30,19 +30,20 @@ class PhaseTime:
         return asdict(self)
 
 
-def profile_decode(backend: MonokernelBackend, prompt_tokens: int) -> list[PhaseTime]:
-    """Phases of the last full token of a short generation after ``prompt_tokens`` tokens. Compiles a traced kernel."""
-    path = PortablePath(backend.config, backend.weights, backend.cache, backend.control, backend.params, backend.device, profile=TRACE)
+def profile_decode(backend: MonokernelBackend | MultiGpuBackend, prompt_tokens: int) -> list[PhaseTime]:
+    """Phases of the last full token of a short generation after ``prompt_tokens`` tokens, on the first GPU.
+
+    The backend keeps the traced kernel, which this compiles.
+    """
+    backend.trace(TRACE)
     prompt = [0] * prompt_tokens
-    for _ in range(2):  # the first compiles
-        run = MonokernelRun(backend, path, prompt, SamplingParams(), frozenset(), TOKENS, DEFAULT_SPIN_LIMIT)
+    for _ in range(2):
+        run = backend.start(prompt, SamplingParams(ignore_eos=True), frozenset(), TOKENS)
         times: list[int] = []
         while run.finish_reason is None:
             times += [token.time_ns for token in run.poll(1.0)]
         run.close()
-    phases = _phases(path, prompt_tokens, (times[-1] - times[0]) / (TOKENS - 1))
-    path.close()
-    return phases
+    return _phases(backend.path, prompt_tokens, (times[-1] - times[0]) / (TOKENS - 1))
 
 
 def _phases(path: PortablePath, prompt_tokens: int, token_ns: float) -> list[PhaseTime]:

@@ -40,7 +40,11 @@ def text(report: dict) -> str:
 def _exchange_line(exchange: dict, tokens_per_s: float) -> str:
     times = {kind: exchange[f"{kind}_wait_us"] for kind in ("delayed", "present", "agreement")}
     waits = ", ".join(f"{kind} {time:.1f} us ({time * tokens_per_s / 1e6:.1%})" for kind, time in times.items())
-    return f"exchange       waits per token: {waits}; {exchange['pushed_bytes'] * tokens_per_s / 1e9:.1f} GB/s pushed by each GPU"
+    layer = (times["delayed"] + times["present"]) / exchange["layers"]
+    return (
+        f"exchange       waits per token: {waits}; {layer:.2f} us a layer; "
+        f"{exchange['pushed_bytes'] * tokens_per_s / 1e9:.1f} GB/s pushed by each GPU"
+    )
 
 
 def rival_text(report: dict) -> str:

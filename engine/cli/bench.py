@@ -60,9 +60,9 @@ def make_report(args: argparse.Namespace) -> dict:
         if length > backend.info.context_tokens:
             raise InvalidRequest(f"{length:,} tokens do not fit {args.model}, which takes {backend.info.context_tokens:,}.")
         speed = measure(backend, args.prompt_tokens, args.output_tokens, args.runs)
-        on_monokernel = backend.info.backend == "monokernel" and backend.info.gpus == 1
-        if (args.compare or args.profile) and not on_monokernel:
-            raise InvalidRequest("--compare and --profile need the monokernel on one GPU.")
+        gpus = backend.info.gpus if backend.info.backend == "monokernel" else 0
+        if (args.compare and gpus != 1) or (args.profile and not gpus):
+            raise InvalidRequest("--compare needs the monokernel on one GPU, --profile on one or more.")
         report = {"engine": asdict(backend.info), "speed": speed.to_dict(), **_surroundings(backend)}
         if backend.info.gpus > 1:
             report["exchange"] = _exchange(backend, args.output_tokens)
@@ -86,7 +86,7 @@ def make_report(args: argparse.Namespace) -> dict:
 def _exchange(backend, output_tokens: int) -> dict:
     """Per token, of the last run: what a processor of GPU 0 waited for others (us, by kind), and the bytes it pushed to them."""
     waits = {f"{kind}_wait_us": value / output_tokens for kind, value in backend.waited_us().items()}
-    return waits | {"pushed_bytes": backend.path.shape.pushed_bytes}
+    return waits | {"pushed_bytes": backend.path.shape.pushed_bytes, "layers": backend.path.shape.layers}
 
 
 def _write_scaling(args: argparse.Namespace, report: dict) -> None:

@@ -58,16 +58,18 @@ class MonokernelBackend:
         if reason:
             raise ModelError(f"{model}: {reason}.")
         shard = peers.shard if peers else None
-        self.weights = load_weights(source, config, dtype=self.dtype, device=device, shard=shard, on_progress=report)
         self.eos_ids = frozenset(config.eos_ids)
         self.context_tokens = self._fit_context(context_tokens, ranks)
         try:
+            self.weights = load_weights(source, config, dtype=self.dtype, device=device, shard=shard, on_progress=report)
             self.control = Control(self.context_tokens, device, rank=shard.rank if shard else 0)
             self.params = ParamBlock(device)
             self.cache = KVCache.allocate(config, self.context_tokens, self.dtype, device, ranks)
             self.portable = PortablePath(config, self.weights, self.cache, self.control, self.params, device, peers)
         except torch.OutOfMemoryError as error:
-            raise DeviceError(f"{model}: no memory left on the GPU for a context of {self.context_tokens:,} tokens.") from error
+            raise DeviceError(
+                f"{model}: no memory left on GPU {device.index or 0} for the weights and a context of {self.context_tokens:,} tokens."
+            ) from error
         self.path: KernelPath = self.portable
         self._ids = torch.zeros(self.context_tokens + 1, dtype=torch.int32, device=device)
         self._run: MonokernelRun | None = None
@@ -100,6 +102,19 @@ class MonokernelBackend:
         out = out.cpu()
         self.control.raise_for_error()
         return out
+
+    def trace(self, barriers: int) -> None:
+        """From now on generate with a portable kernel that keeps the clocks of the last ``barriers`` barriers: for a profile."""
+        if self._run is not None:
+            self._run.close()
+        arguments = (self.config, self.weights, self.cache, self.control, self.params, self.device, self.peers)
+        traced = PortablePath(*arguments, profile=barriers)
+        traced.compile()
+        if self.peers:
+            self.peers.barrier("traced")
+        for path in {id(p): p for p in (self.path, self.portable)}.values():
+            path.close()
+        self.path = self.portable = traced
 
     def close(self) -> None:
         if self._run is not None:
@@ -278,7 +293,8 @@ class MonokernelRun:
         """Another rank is gone: end without waiting for it."""
         self._backend.portable.abandon_peers()
 
-    def close(self) -> None:
+    def close(self, seconds: float = 60.0) -> None:
+        """Stop, and wait so long for the kernel's end. Raises DeviceError when the GPU has failed."""
         if self._closed:
             return
         self._closed = True
@@ -286,7 +302,7 @@ class MonokernelRun:
         if self._thread is not None:
             self._thread.join()
         if self._event is not None:
-            self._synchronize()
+            self._synchronize(seconds)
         self._logits = None
 
     def _remaining(self) -> bool:
@@ -315,11 +331,11 @@ class MonokernelRun:
         except RuntimeError as error:
             raise DeviceError(f"The GPU failed: {error}") from error
 
-    def _synchronize(self) -> None:
-        deadline = time.monotonic() + 60
+    def _synchronize(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
         while not self._ended():
             if time.monotonic() > deadline:
-                raise DeviceError("The kernel did not end within 60 s of being stopped.")
+                raise DeviceError(f"The kernel did not end within {seconds:.0f} s of being stopped.")
             time.sleep(0.0005)
 
 

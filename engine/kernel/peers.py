@@ -30,6 +30,7 @@ class Peers:
         self.shard, self.device, self._watch = Shard(rank, ranks), device, watch
         self._files: list[Path] = []
         self._memory = None
+        self._allocations = 0
         store = dist.TCPStore("127.0.0.1", port, is_master=False)
         self._store = dist.PrefixStore("ranks", store)
         if device.type == "cuda":
@@ -39,12 +40,13 @@ class Peers:
 
     def allocate(self, words: int) -> tuple[torch.Tensor, torch.Tensor]:
         """(this rank's inbox, int64 [words], zeroed; addresses of all inboxes, int64 [ranks], on the device)."""
-        self.barrier("loaded")
+        self._allocations += 1
+        self.barrier(f"loaded {self._allocations}")
         if self.device.type == "cuda":
             inbox, addresses = self._symmetric(words)
         else:
             inbox, addresses = self._shared_files(words)
-        self.barrier("inboxes")
+        self.barrier(f"inboxes {self._allocations}")
         return inbox, torch.tensor(addresses, dtype=torch.int64, device=self.device)
 
     def barrier(self, name: str) -> None:
@@ -90,9 +92,9 @@ class Peers:
         os.close(handle)
         self._files.append(Path(own))
         rank, ranks = self.shard.rank, self.shard.ranks
-        self._store.set(f"inbox {rank}", own)
-        self.barrier("files")
-        paths = [self._store.get(f"inbox {other}").decode() for other in range(ranks)]
+        self._store.set(f"inbox {self._allocations} {rank}", own)
+        self.barrier(f"files {self._allocations}")
+        paths = [self._store.get(f"inbox {self._allocations} {other}").decode() for other in range(ranks)]
         self._memory = [torch.from_file(path, shared=True, size=words, dtype=torch.int64) for path in paths]
         return self._memory[rank], [memory.data_ptr() for memory in self._memory]
 

@@ -30,8 +30,11 @@ from engine.models import resolve
 from engine.request import Progress, SamplingParams
 
 MAX_RANKS = 16  # words of one sign in the inbox
-ANSWER_SECONDS = 5.0  # a rank that answers later than this after rank 0 has ended is lost
+ANSWER_SECONDS = 0.5  # a rank that ends a generation later than this after rank 0 is lost
+LOGITS_SECONDS = 60.0  # the same for the logits of a whole prompt, which pass through the door
+FAILURE_SECONDS = 0.2  # how long the others' accounts of a failure are awaited
 START_SECONDS = 900.0  # load and compile
+END_SECONDS = 2.0  # for a rank to end by itself
 POLL_SECONDS = 0.02
 START = 0  # number of the first answer: the rank is ready
 
@@ -91,6 +94,7 @@ class MultiGpuBackend:
         self._store = serve_store()
         self._ranks: list[_Rank] = []
         self._run: MultiGpuRun | None = None
+        self._peers: Peers | None = None
         self._local: MonokernelBackend | None = None
         try:
             context = multiprocessing.get_context("spawn")
@@ -116,8 +120,7 @@ class MultiGpuBackend:
         max_tokens: int,
         spin_limit: int = DEFAULT_SPIN_LIMIT,
     ) -> "MultiGpuRun":
-        if self._run is not None:
-            self._run.close()
+        self._end_run()
         self._local._check_ids(prompt_ids)
         calls = [rank.call("generate", prompt_ids, sampling, stop_ids, max_tokens, spin_limit) for rank in self._ranks]
         try:
@@ -132,8 +135,7 @@ class MultiGpuBackend:
         """[T, V] float32 on the CPU, one position after the other (``decode`` must be true)."""
         if not decode:
             raise InvalidRequest("On several GPUs logits are computed one position after the other.")
-        if self._run is not None:
-            self._run.close()
+        self._end_run()
         self._local._check_ids(ids)
         calls = [rank.call("logits", ids, True) for rank in self._ranks]
         try:
@@ -141,8 +143,24 @@ class MultiGpuBackend:
         except Exception:
             self._drain(calls)
             raise
-        parts += [torch.from_numpy(rank.answer(call, ANSWER_SECONDS)) for rank, call in zip(self._ranks, calls, strict=True)]
+        parts += [torch.from_numpy(rank.answer(call, LOGITS_SECONDS)) for rank, call in zip(self._ranks, calls, strict=True)]
         return torch.cat(parts, dim=1)
+
+    def trace(self, barriers: int) -> None:
+        """See MonokernelBackend.trace: all ranks, of which rank 0 can be looked at."""
+        self._end_run()
+        calls = [rank.call("trace", barriers) for rank in self._ranks]
+        self._local.trace(barriers)
+        self.path = self._local.path
+        for rank, call in zip(self._ranks, calls, strict=True):
+            rank.answer(call, START_SECONDS)
+
+    def _end_run(self) -> None:
+        if self._run is None:
+            return
+        if self._run.failed:
+            raise DeviceError("A GPU of this engine has failed before; start a new engine.")
+        self._run.close()
 
     def waited_us(self) -> dict[str, float]:
         """Microseconds that a processor of rank 0 waited for other GPUs in the last generation, mean over the processors: for sums
@@ -162,15 +180,23 @@ class MultiGpuBackend:
 
     def close(self) -> None:
         """End all ranks. Idempotent."""
-        if self._run is not None and all(rank.alive for rank in self._ranks):
+        healthy = all(rank.alive for rank in self._ranks) and not (self._run and self._run.failed)
+        if self._run is not None and healthy:
             self._run.close()
         for rank in self._ranks:
-            rank.close()
+            rank.close(END_SECONDS if healthy else 0.0)
         self._ranks = []
         if self._local is not None:
-            self._local.close()
-            self._peers.close()
+            try:
+                if not healthy and self._run is not None:
+                    self._run._own.close(END_SECONDS)
+                self._local.close()
+            except DeviceError as error:  # its memory comes back when the process ends
+                print(f"engine: {error}", file=sys.stderr)
             self._local = None
+        if self._peers is not None:
+            self._peers.close()
+            self._peers = None
 
     def _watched(self, on_progress):
         """Progress of rank 0 that also looks whether another rank has failed while loading."""
@@ -205,6 +231,7 @@ class MultiGpuRun:
     def __init__(self, own: MonokernelRun, ranks: "list[_Rank]", calls: list[int]):
         self._own, self._ranks, self._calls = own, ranks, calls
         self.finish_reason: str | None = None
+        self.failed = False  # the engine must end: a GPU or its process is lost
         self._answered = False  # the others said how it ended
         self._rows = own._sampling.logprobs is not None
         own.gather_logits = self._gather
@@ -220,17 +247,22 @@ class MultiGpuRun:
             tokens = self._own.poll(min(timeout_s, POLL_SECONDS))
             for rank in self._ranks:
                 rank.check()
+            if self._own.finish_reason is not None:
+                self._collect()
         except EngineError as error:
-            raise self._cause(error) from None
-        if self._own.finish_reason is not None:
-            self._collect()
-            self.finish_reason = self._own.finish_reason
+            cause = self._cause(error)
+            self.failed = isinstance(cause, DeviceError)
+            raise cause from None
+        self.finish_reason = self._own.finish_reason
         return tokens
 
     def stop(self) -> None:
         self._own.stop()
 
     def close(self) -> None:
+        """After a DeviceError nothing is awaited: the kernels may hang, and the engine's process ends."""
+        if self.failed:
+            return
         self._own.close()
         self._collect()
 
@@ -250,11 +282,15 @@ class MultiGpuRun:
 
     def _cause(self, error: EngineError) -> EngineError:
         """Of all ranks' errors the one that is not "another GPU did not answer". Ends this rank's kernel too."""
-        self._own.abandon_peers()
         errors = [error]
+        try:
+            self._own.abandon_peers()
+        except RuntimeError as failure:
+            errors.append(DeviceError(f"GPU 0 failed: {failure}"))
+        deadline = time.monotonic() + FAILURE_SECONDS
         for rank, call in [] if self._answered else zip(self._ranks, self._calls, strict=True):
             try:
-                rank.answer(call, 1.0)
+                rank.answer(call, deadline - time.monotonic())
             except EngineError as other:
                 errors.append(other)
         self._answered = True
@@ -271,7 +307,7 @@ class _Rank:
         self._process = context.Process(target=serve, args=arguments, name=f"GPU {rank}", daemon=True)
         self._process.start()
         child.close()
-        self._last_call = START
+        self._last_call = self._generation = START
         self._answers: dict[int, tuple] = {}  # by number of the call: one may come late, when nobody awaits it any more
 
     @property
@@ -280,9 +316,10 @@ class _Rank:
 
     def call(self, method: str, *arguments) -> int:
         """The number under which the answer will come."""
+        self._last_call += 1
         if method != "row":
             self._answers.clear()
-        self._last_call += 1
+            self._generation = self._last_call
         try:
             self.connection.send((self._last_call, method, *arguments))
         except OSError:
@@ -297,18 +334,18 @@ class _Rank:
             pass  # who awaits the generation's answer will see it
 
     def check(self) -> None:
-        """Raises when the process has ended: the error that it sent last, if any."""
-        if self._process.is_alive():
-            return
+        """Raises when the process has reported an error or has ended."""
+        alive = self._process.is_alive()
         try:
             while self.connection.poll(0):
                 self._receive()
-        except DeviceError:
-            pass
-        for kind, *content in self._answers.values():
-            if kind == "failed":
+        except (DeviceError, OSError):
+            alive = False
+        for call, (kind, *content) in self._answers.items():
+            if kind == "failed" and call >= self._generation:
                 raise _error(*content)
-        raise self._lost()
+        if not alive:
+            raise self._lost()
 
     def answer(self, call: int, timeout_s: float):
         """What the call returned. Raises its error, or DeviceError when the rank is gone or does not answer."""
@@ -330,20 +367,23 @@ class _Rank:
             raise self._lost() from None
         self._answers[number] = tuple(content)
 
-    def close(self) -> None:
-        try:
-            self.connection.send((0, "close"))
-        except OSError:
-            pass
-        self._process.join(2.0)
+    def close(self, seconds: float) -> None:
+        """End the process: by itself within so many seconds, or at once."""
+        if seconds:
+            try:
+                self.connection.send((0, "close"))
+            except OSError:
+                pass
+            self._process.join(seconds)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
         self.connection.close()
 
     def _lost(self) -> DeviceError:
-        self._process.join(1.0)
-        return DeviceError(f"The process of GPU {self.rank} ended (exit code {self._process.exitcode}).")
+        self._process.join(FAILURE_SECONDS)  # its GPU work ends first
+        code = self._process.exitcode
+        return DeviceError(f"The process of GPU {self.rank} ended" + ("." if code is None else f" (exit code {code})."))
 
 
 def _error(code: str, message: str) -> EngineError:
@@ -373,6 +413,8 @@ def serve(connection: Connection, rank: int, ranks: int, port: int, model: str, 
                     _generate(connection, call, backend, arguments)
                 elif method == "logits":
                     connection.send((call, "done", backend.logits(*arguments).numpy()))
+                elif method == "trace":
+                    connection.send((call, "done", backend.trace(*arguments)))
             except EngineError as error:  # rank 0 decides whether the engine goes on
                 _send_failure(connection, call, error.code, str(error))
         backend.close()
@@ -401,10 +443,11 @@ def _generate(connection: Connection, call: int, backend: MonokernelBackend, arg
             failure = error
         while connection.poll(0 if run.finish_reason is None else POLL_SECONDS):
             released |= not _answer_row(connection, run)
-    run.close()
     if failure:
-        raise failure
-    connection.send((call, "done", None))
+        _send_failure(connection, call, failure.code, str(failure))  # before the kernel's end is awaited
+    run.close()
+    if not failure:
+        connection.send((call, "done", None))
 
 
 def _answer_row(connection: Connection, run: MonokernelRun) -> bool:

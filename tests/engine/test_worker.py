@@ -12,8 +12,10 @@ import psutil
 import pytest
 
 from engine import Engine, EngineConfig, GenerationRequest, SamplingParams
-from engine.errors import EngineStopped, InvalidRequest, ModelError, PromptTooLong, UnknownModel
+from engine.errors import EngineError, EngineStopped, InvalidRequest, ModelError, PromptTooLong, UnknownModel
 from engine.request import Delta, Done, Failed, Progress, Started
+from engine.torch_backend import TorchBackend
+from engine.worker import make_backend
 
 MODEL = "smollm2-135m-instruct"
 TINY = str(next((Path(__file__).parent.parent / "golden" / "llama").iterdir()))
@@ -161,6 +163,26 @@ def test_what_keeps_an_engine_from_loading_is_raised(tmp_path):
         Engine(EngineConfig(str(tmp_path), backend="torch"))
     with pytest.raises(EngineStopped, match="exit code 3"):
         Engine(EngineConfig(MODEL, backend="tests.engine.test_worker:exit_at_once"))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "backend", "words"),
+    [
+        (-1, "auto", "gpus must be a number of at least 0.*; got -1"),
+        ((0, 0), "auto", r"tuple of different GPUs from 0 on; got \(0, 0\)"),
+        (64, "auto", "gpus=64 is more than this machine's"),
+        (64, "torch", "gpus=64 is more than this machine's"),
+        (64, "monokernel", "8 lanes do not divide over 64 GPUs"),
+    ],
+)
+def test_gpus_that_cannot_be_had_are_refused(gpus, backend, words):
+    with pytest.raises(EngineError, match=words):
+        make_backend(EngineConfig("random:tiny", backend=backend, gpus=gpus), lambda progress: None)
+
+
+def test_the_torch_backend_refuses_several_gpus():
+    with pytest.raises(InvalidRequest, match="gpus=2: the torch backend uses at most one GPU"):
+        TorchBackend("random:tiny", gpus=2)
 
 
 def exit_at_once(model, **settings):

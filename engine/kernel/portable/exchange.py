@@ -63,9 +63,32 @@ def push_layer(B, C: tl.constexpr, place, tag, values, mask):
     push(B, C, place, float_word(values, tag), mask, False)
 
 
+@triton.jit(noinline=True)
+def push_outputs(B, C: tl.constexpr, own, place, tag):
+    """This rank's outputs of a layer, float32 ``own`` [L, D], to the words [sources, D] at ``place`` of the others, after the barrier
+    that makes them visible: each program pushes a slice.
+
+    In the epilogue that makes them they would leave earlier, but the barrier that ends a phase waits until its stores have arrived
+    on the other GPUs. From here it is a whole phase to the next one.
+    """
+    e = tl.program_id(0) * C.push_share + tl.arange(0, C.push_pad)
+    end = tl.minimum((tl.program_id(0) + 1) * C.push_share, C.lanes * C.hidden)
+    values = tl.load(own + e, mask=e < end, other=0.0)
+    push_layer(B, C, place + C.rank * (C.lanes * C.hidden) + e, tag, values, e < end)
+
+
 @triton.jit
 def _missing(words, tag, mask):
     return tl.max((((words >> 32).to(tl.int32) != tag) & mask).to(tl.int32))
+
+
+@triton.jit
+def _state(B, C: tl.constexpr, words, tag, mask):
+    """0: all words are there; 1: one is missing; 2 or 3: the generation has failed, on this GPU or on another. The same in all threads:
+    each of them reads the signs for itself, and they would part ways over one that appears in between."""
+    failed = (tl.load(B.inbox + C.inbox_signs + SIGN_ABORT, volatile=True) != 0) | (tl.load(B.device + CLAIM, volatile=True) != 0)
+    late = (((words >> 32).to(tl.int32) != tag) & mask).to(tl.int32)
+    return tl.max(late + tl.where(failed, 2, 0))
 
 
 @triton.jit
@@ -86,18 +109,15 @@ def receive(B, C: tl.constexpr, place, tag, mask, kind: tl.constexpr, layer, pos
     missing = _missing(words, tag, mask)
     if missing != 0:
         limit = tl.load(B.ints + 5) // POLLS_SHARE
-        going = missing
+        state = missing
         polls = 0
         began = _clock(C)
-        while going != 0:
-            gone = tl.load(B.inbox + C.inbox_signs + SIGN_ABORT, volatile=True)
-            claimed = tl.load(B.device + CLAIM, volatile=True)
+        while (state == 1) & (polls < limit):
             words = tl.load(pointers, mask=mask, other=0, volatile=True)
-            missing = _missing(words, tag, mask)
+            state = _state(B, C, words, tag, mask)
             polls += 1
-            going = tl.where((polls >= limit) | (gone != 0) | (claimed != 0), 0, missing)
         tl.atomic_add(B.device + WAITED + kind, ((_clock(C) - began) >> 6).to(tl.int32), sem="relaxed")
-        if missing != 0:
+        if state != 0:
             lose_peer(B, C, layer, position)
     return words
 

@@ -92,7 +92,7 @@ def _store(s, OUT, bias, M: tl.constexpr, gated: tl.constexpr, biased: tl.conste
 def gemv(B, C: tl.constexpr, M: tl.constexpr, W, X, OUT, bias, place, tag, gated: tl.constexpr, biased: tl.constexpr, pushed: tl.constexpr):
     """OUT[lane] = W[lane] @ X[lane] for this program's tiles. W [L, N, K], X float32 [L, K].
 
-    pushed: the outputs also go to the other ranks, as words [sources, N] at ``place`` with this tag.
+    pushed: where C.push_at_once, the outputs also go to the other ranks, as words [sources, N] at ``place`` with this tag.
     """
     first, end = tile_range(M, C.lanes, C.programs)
     per_lane: tl.constexpr = (M.n + M.bn - 1) // M.bn
@@ -107,7 +107,7 @@ def gemv(B, C: tl.constexpr, M: tl.constexpr, W, X, OUT, bias, place, tag, gated
         if chunk == M.chunks - 1:
             s = tl.sum(acc, 1)
             _store(s, OUT, bias, M, gated, biased, lane, tile)
-            if pushed and C.ranks > 1:
+            if pushed and C.push_at_once:
                 o = tile * M.bn + tl.arange(0, M.bn)
                 push_layer(B, C, place + (C.rank * C.lanes + lane) * C.hidden + o, tag, s, o < M.n)
             acc = tl.full([M.bn, M.bk], 0.0, tl.float32)

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from engine.kernel import control
 from engine.kernel.portable.attention import decode_attention, rows_attention, rows_rotary
-from engine.kernel.portable.exchange import meet, stop_told, tell_stop
+from engine.kernel.portable.exchange import meet, push_outputs, stop_told, tell_stop
 from engine.kernel.portable.gemm import gemm, gemm_gated
 from engine.kernel.portable.gemv import gemv, head_gemv, lane_range, prefetch_tiles, tile_range
 from engine.kernel.portable.lanes import final_lanes, rows_head, rows_norm, stage_head, stage_lanes, stage_norm, store_sums
@@ -54,8 +54,19 @@ def _stage_norms(
 
 
 @triton.jit
+def _prefetch_after(B, C: tl.constexpr, layer):
+    """Ask for the weights that follow a layer: the next layer's QKV, or the head."""
+    QKV: tl.constexpr = C.qkv
+    LM: tl.constexpr = C.lm
+    if layer < C.layers - 1:
+        prefetch_tiles(C, _weight(B, layer + 1, WQKV), QKV, C.lanes, False)
+    else:
+        prefetch_tiles(C, B.head, LM, C.head_lanes, False)
+
+
+@triton.jit
 def decode_layer(B, C: tl.constexpr, epoch, layer, kind_before, token, tick, position):
-    """All phases of one layer for one row, the last barrier left to the caller. Returns epoch.
+    """All phases of one layer for one row. Returns epoch and the layer's kind of reduction.
 
     Addresses are loaded before the waits, and each phase asks for the first weights of the next projection before it waits.
     """
@@ -68,6 +79,7 @@ def decode_layer(B, C: tl.constexpr, epoch, layer, kind_before, token, tick, pos
     slot = (layer % C.slots) * (C.lanes * C.hidden)
     words = (layer % C.slots) * C.inbox_layer
     tag = tick + layer
+    PUSH_LATER: tl.constexpr = C.ranks > 1 and not C.push_at_once
     kind = tl.load(B.kinds + layer * 2)
     window = tl.load(B.kinds + layer * 2 + 1)
     attention_scale = _vector(B, layer, ATTENTION_NORM)
@@ -92,6 +104,8 @@ def decode_layer(B, C: tl.constexpr, epoch, layer, kind_before, token, tick, pos
     prefetch_tiles(C, w13, UP, C.lanes, True)
     epoch = grid_barrier(B, C, epoch, 4, layer, position)
 
+    if PUSH_LATER:
+        push_outputs(B, C, B.attention_out + slot, words, tag)
     _stage_norms(B, C, UP, scratch, odd, B.x, B.attention_out, B.attention_sum, 0, tick, layer, kind, token, ffn_scale, 5, position)
     store_sums(B, C, B.attention_out, B.attention_sum, 0, tick, layer - C.delay + 1, position)
     gemv(B, C, UP, w13, scratch, B.gated, B.norm, 0, 0, True, False, False)
@@ -99,18 +113,11 @@ def decode_layer(B, C: tl.constexpr, epoch, layer, kind_before, token, tick, pos
     epoch = grid_barrier(B, C, epoch, 5, layer, position)
 
     gemv(B, C, DOWN, w2, B.gated, B.ffn_out + slot, B.norm, C.inbox_ffn + words, tag, False, False, True)
-    return epoch
-
-
-@triton.jit
-def _prefetch_after(B, C: tl.constexpr, layer):
-    """Ask for the weights that follow a layer: the next layer's QKV, or the head."""
-    QKV: tl.constexpr = C.qkv
-    LM: tl.constexpr = C.lm
-    if layer < C.layers - 1:
-        prefetch_tiles(C, _weight(B, layer + 1, WQKV), QKV, C.lanes, False)
-    else:
-        prefetch_tiles(C, B.head, LM, C.head_lanes, False)
+    _prefetch_after(B, C, layer)
+    epoch = grid_barrier(B, C, epoch, 6, layer, position)
+    if PUSH_LATER:
+        push_outputs(B, C, B.ffn_out + slot, C.inbox_ffn + words, tag)
+    return epoch, kind
 
 
 @triton.jit
@@ -156,10 +163,7 @@ def decode(B, C: tl.constexpr, epoch, token, position, forced, logits_stride, ti
                 tell_stop(B, C, tick, position, stop)
         kind = tl.full([], 0, tl.int32)
         for layer in range(0, C.layers):
-            epoch = decode_layer(B, C, epoch, layer, kind, token, tick, position)
-            _prefetch_after(B, C, layer)
-            kind = tl.load(B.kinds + layer * 2)
-            epoch = grid_barrier(B, C, epoch, 6, layer, position)
+            epoch, kind = decode_layer(B, C, epoch, layer, kind, token, tick, position)
         logits = B.logits + made.to(tl.int64) * logits_stride
         epoch = decode_head(B, C, epoch, kind, logits, temperature, seed, tick, position)
         token, epoch = sample(B, C, epoch, logits, temperature, seed, tick, position + 1)

@@ -120,6 +120,7 @@ class PortablePath:
         self.buffers = self._allocate(config, weights, cache, control, params, peers)
         self._options = {"num_warps": self.shape.warps} | ({"launch_cooperative_grid": True} if gpu else {})
         self._tick = 1  # of the next launch, equal on all ranks; a word that was never written has the tag 0
+        self._one = torch.ones((), dtype=torch.int64, pin_memory=gpu)
         self._no_ids = torch.zeros(1, dtype=torch.int32, device=device)
         self._not_forced = torch.full((cache.context_tokens + 1,), -1, dtype=torch.int32, device=device)
         self._no_logits = torch.zeros(1, dtype=torch.float32, device=device)
@@ -154,13 +155,12 @@ class PortablePath:
     def abandon_peers(self) -> None:
         """End a running launch that would wait for a rank which is gone. By a copy: the kernel leaves no room for another one."""
         sign = self.buffers.inbox[self.shape.inbox_signs + int(SIGN_ABORT.value)]
-        one = torch.ones((), dtype=torch.int64, pin_memory=self.device.type == "cuda")
         if self.device.type == "cpu":
-            sign.copy_(one)
+            sign.copy_(self._one)
             return
         stream = torch.cuda.Stream(self.device)
         with torch.cuda.stream(stream):
-            sign.copy_(one, non_blocking=True)
+            sign.copy_(self._one, non_blocking=True)
         stream.synchronize()
 
     def close(self) -> None:

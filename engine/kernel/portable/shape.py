@@ -149,6 +149,20 @@ class Shape:
         return 8 * (self.ranks - 1) * words
 
     @property
+    def push_at_once(self) -> bool:
+        """Outputs go to the other ranks as soon as they exist: every layer of a one-lane model waits for them. Otherwise a phase later."""
+        return self.ranks > 1 and self.total_lanes == 1
+
+    @property
+    def push_share(self) -> int:
+        """Elements of [L, D] that a program pushes."""
+        return ceil_div(self.lanes * self.hidden, self.programs)
+
+    @property
+    def push_pad(self) -> int:
+        return power_of_two(self.push_share)
+
+    @property
     def candidates_pad(self) -> int:
         return power_of_two(self.ranks * self.programs)
 

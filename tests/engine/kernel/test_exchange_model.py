@@ -1,9 +1,10 @@
 """The exchange between GPUs as a small state machine, explored in every interleaving.
 
-A rank is two programs that meet at barriers, as in the kernel: in every phase a program first reads what is due and then pushes
-its half of the outputs. A pushed word is delivered at any later time, in any order (two words for the same place stay in order:
-one sender, one address). The machine checks that no word is overwritten before all its readers read it, that nothing waits for
-ever, and that a word that is lost ends in an error on every rank.
+A rank is two programs that meet at barriers, as in the kernel: in every phase a program reads what is due and pushes its half of
+the outputs, which it has just made (then it pushes last), or which the phase before has made (then it pushes first). A pushed word
+is delivered at any later time, in any order (two words for the same place stay in order: one sender, one address). The machine
+checks that no word is overwritten before all its readers read it, that nothing waits for ever, and that a word that is lost ends
+in an error on every rank.
 
 The schedule below is the kernel's: see engine/kernel/portable/exchange.py.
 """
@@ -18,13 +19,19 @@ def slots(delay: int) -> int:
     return 2 * delay + 1
 
 
-def schedule(layers: int, delay: int, kinds: list[str], tokens: int, early_sums: bool) -> list[tuple]:
-    """The phases of one program: (reads, push, tag of the push). A place is (kind, slot); tags count through all tokens.
+NOTHING = (None, 0)
 
-    early_sums: one row, where the sums of old layers are made a phase before they are due; otherwise a chunk of prefill, where
-    they are made when due.
+
+def schedule(layers: int, delay: int, kinds: list[str], tokens: int, early_sums: bool) -> list[tuple]:
+    """The phases of one program: (push before it reads, reads, push after it). A push is (place, tag), a place (kind, slot); tags
+    count through all tokens.
+
+    early_sums: one row, where the sums of old layers are made a phase before they are due, and outputs of several lanes are pushed
+    a phase after they were made; otherwise a chunk of prefill, where sums are made when due and outputs pushed at once.
     """
     phases = []
+    later = early_sums and delay > 0
+    waiting = NOTHING  # outputs that the next phase pushes
     for token in range(tokens):
         base = token * (layers + 1)
 
@@ -41,21 +48,26 @@ def schedule(layers: int, delay: int, kinds: list[str], tokens: int, early_sums:
 
         for layer in range(layers):
             early = old("ffn", layer - delay) if early_sums else []
-            phases.append((due("ffn", layer - 1) + early, None, 0))  # QKV
-            phases.append(([], ("attention", layer % slots(delay)), base + layer))  # O
+            phases.append((waiting, due("ffn", layer - 1) + early, NOTHING))  # QKV
+            output = (("attention", layer % slots(delay)), base + layer)
+            phases.append((NOTHING, [], NOTHING if later else output))  # O
+            waiting = output if later else NOTHING
             early = old("attention", layer - delay + 1) if early_sums else []
-            phases.append((due("attention", layer) + early, None, 0))  # gate and up
-            phases.append(([], ("ffn", layer % slots(delay)), base + layer))  # down
-        phases.append((due("ffn", layers - 1), (HEAD, token % 2), base + layers))
-        phases.append(([((HEAD, token % 2), base + layers)], None, 0))
+            phases.append((waiting, due("attention", layer) + early, NOTHING))  # gate and up
+            output = (("ffn", layer % slots(delay)), base + layer)
+            phases.append((NOTHING, [], NOTHING if later else output))  # down
+            waiting = output if later else NOTHING
+        phases.append((waiting, due("ffn", layers - 1), ((HEAD, token % 2), base + layers)))
+        phases.append((NOTHING, [((HEAD, token % 2), base + layers)], NOTHING))
+        waiting = NOTHING
     return phases
 
 
 class Machine:
     """State: what every program did, the tags that lie in every place, the words on their way.
 
-    A program's count is 2 * phase + (0 nothing yet, 1 read what is due); the push ends a phase, and the next one starts when all
-    programs of the rank are there. A word: (sender, receiver, place, half), with its tag.
+    A program's count is 3 * phase + (0 nothing yet, 1 made the first push, 2 read what is due); the last push ends a phase, and the
+    next one starts when all programs of the rank are there. A word: (sender, receiver, place, half), with its tag.
     ``instant``: words arrive when they are pushed. A reader insists on the exact tag, so a late word only makes it wait, and every
     overwriting that a late word can do, an instant one does too: it may take the same steps in the same order. So this keeps all
     failures and far fewer states. ``lost``: a word and tag that never arrive.
@@ -64,7 +76,7 @@ class Machine:
     def __init__(self, ranks: int, phases: list[tuple], programs: int = PROGRAMS, instant: bool = True, lost: tuple | None = None):
         self.ranks, self.phases, self.programs, self.instant, self.lost = ranks, phases, programs, instant, lost
         self.sent: set[tuple] = set()
-        self.last_read = {(place, tag): phase for phase, (reads, _, _) in enumerate(phases) for place, tag in reads}
+        self.last_read = {(place, tag): phase for phase, (_, reads, _) in enumerate(phases) for place, tag in reads}
 
     def explore(self) -> tuple[int, list[tuple]]:
         """(number of states, states in which nothing can go on). Raises AssertionError for a word that was overwritten unread."""
@@ -87,7 +99,7 @@ class Machine:
 
     def finished(self, state: tuple) -> list[bool]:
         """Per program: whether it made all its phases."""
-        return [count == 2 * len(self.phases) for count in state[0]]
+        return [count == 3 * len(self.phases) for count in state[0]]
 
     def _steps(self, counts: tuple, tags: dict, flight: tuple) -> list[tuple]:
         new, seen = [], set()
@@ -96,11 +108,11 @@ class Machine:
                 seen.add(where)
                 new.append((counts, self._deliver(counts, tags, [(where, tag)]), flight[:index] + flight[index + 1 :]))
         for number, count in enumerate(counts):
-            phase, did = divmod(count, 2)
+            phase, did = divmod(count, 3)
             if phase == len(self.phases) or not self._can(number, phase, did, counts, tags):
                 continue
             after = counts[:number] + (count + 1,) + counts[number + 1 :]
-            words = self._words(number, phase) if did == 1 else []
+            words = self._words(number, *self.phases[phase][did]) if did != 1 else []
             if self.instant:
                 new.append((after, self._deliver(after, tags, words), ()))
             else:
@@ -108,17 +120,16 @@ class Machine:
         return new
 
     def _can(self, number: int, phase: int, did: int, counts: tuple, tags: dict) -> bool:
-        if did == 1:
-            return True
         rank = number // self.programs
-        if min(counts[rank * self.programs : (rank + 1) * self.programs]) < 2 * phase:  # the barrier
-            return False
-        reads = self.phases[phase][0]  # everything that is due must be there
+        if did == 0:  # the barrier
+            return min(counts[rank * self.programs : (rank + 1) * self.programs]) >= 3 * phase
+        if did == 2:
+            return True
+        reads = self.phases[phase][1]  # everything that is due must be there
         senders = [(sender, half) for sender in range(self.ranks) if sender != rank for half in range(self.programs)]
         return all(tags.get((s, rank, place, half)) == tag for place, tag in reads for s, half in senders)
 
-    def _words(self, number: int, phase: int) -> list[tuple]:
-        _, place, tag = self.phases[phase]
+    def _words(self, number: int, place: tuple | None, tag: int) -> list[tuple]:
         if place is None:
             return []
         rank, half = divmod(number, self.programs)
@@ -133,7 +144,7 @@ class Machine:
             assert old is None or old < tag, f"{where}: {tag} arrives after {old}"
             if (place, old) in self.last_read:
                 readers = counts[receiver * self.programs : (receiver + 1) * self.programs]
-                assert min(readers) > 2 * self.last_read[place, old], f"{where}: {old} is overwritten by {tag} before it is read"
+                assert min(readers) > 3 * self.last_read[place, old] + 1, f"{where}: {old} is overwritten by {tag} before it is read"
         return tags | dict(words) if words else tags
 
 
