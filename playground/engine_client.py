@@ -157,12 +157,13 @@ class Slot:
 
 
 def parse_pool(text: str, gpu_count: int) -> list[tuple[int, ...]]:
-    """GPU indices for each engine: "2x4" -> [(0, 1, 2, 3), (4, 5, 6, 7)], "cpu" -> [()]. "" takes what the machine has.
+    """GPU indices for each engine: "2x4" -> [(0, 1, 2, 3), (4, 5, 6, 7)], "cpu" -> [()]. "" gives each GPU an engine of its own,
+    which answers faster than one engine over several until the fast kernel runs on several (docs/scaling.md).
 
     Raises InvalidParameter for a pool that the machine cannot hold.
     """
     if not text:
-        text = f"1x{1 << (gpu_count.bit_length() - 1)}" if gpu_count else "cpu"
+        text = f"{gpu_count}x1" if gpu_count else "cpu"
     if text == "cpu":
         return [()]
     engines, _, gpus = text.partition("x")

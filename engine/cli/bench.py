@@ -19,7 +19,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--profile", action="store_true", help="time, wait and bytes of every phase of the portable kernel")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the report as JSON")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="write a bar chart as SVG")
-    parser.add_argument("--scaling", metavar="FILE", type=Path, help="write tokens/s over GPUs, predicted and measured, as SVG")
+    parser.add_argument("--scaling", metavar="FILE", type=Path, help="write tokens/s over GPUs, predicted and measured up to N, as SVG")
     add_backend(parser)
     add_dtype(parser)
     return parser
@@ -97,6 +97,11 @@ def _write_scaling(args: argparse.Namespace, report: dict) -> None:
     info = report["engine"]
     machine = MI300X if "MI300X" in info["device"] else H200
     measured = {info["gpus"]: report["speed"]["decode_tokens_per_s"]} if machine.name in info["device"] else {}
+    for count in (1, 2, 4, 8):
+        if measured and count < info["gpus"]:
+            fewer = argparse.Namespace(**vars(args) | {"gpus": count, "compare": False, "profile": False})
+            measured[count] = make_report(fewer)["speed"]["decode_tokens_per_s"]
+            print(f"scaling        {info['gpus']} GPUs are {measured[info['gpus']] / measured[count]:.2f} x {count}", flush=True)
     write_scaling_plot(load_config(resolve(args.model)), machine, measured, args.scaling)
 
 

@@ -55,6 +55,6 @@ def test_the_plot_shows_bound_prediction_and_measurement(tmp_path):
 def test_the_report_tells_waits_as_shares_of_a_token_and_link_traffic():
     shape = shape_of(LANEFORMER, 1024, 132, 128, True, Shard(0, 2))
     assert shape.pushed_bytes == 8 * (2 * 15 * 4 * 3072 + 4 * 3072 + 2 * 2 * 132)
-    exchange = {"delayed_wait_us": 5.0, "present_wait_us": 10.0, "agreement_wait_us": 2.5, "pushed_bytes": shape.pushed_bytes}
+    exchange = {"delayed_wait_us": 5.0, "present_wait_us": 10.0, "agreement_wait_us": 2.5, "layers": 15, "pushed_bytes": shape.pushed_bytes}
     line = _exchange_line(exchange, 1000.0)
-    assert "delayed 5.0 us (0.5%), present 10.0 us (1.0%), agreement 2.5 us (0.2%); 3.1 GB/s" in line
+    assert "delayed 5.0 us (0.5%), present 10.0 us (1.0%), agreement 2.5 us (0.2%); 1.00 us a layer; 3.1 GB/s" in line

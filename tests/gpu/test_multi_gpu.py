@@ -3,15 +3,19 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 
+import psutil
 import pytest
 import torch
 
+from engine import Engine, EngineConfig, GenerationRequest
+from engine.__main__ import main
 from engine.bench.measure import measure
 from engine.errors import DeviceError
 from engine.kernel.backend import MonokernelBackend
 from engine.kernel.ranks import MultiGpuBackend, make_backend
-from engine.request import SamplingParams
+from engine.request import Delta, Failed, SamplingParams
 from tests.gpu.test_monokernel import generate, prompt
 
 GPUS = torch.cuda.device_count()
@@ -84,6 +88,73 @@ def test_a_killed_rank_ends_the_generation_within_a_second():
         assert time.monotonic() - killed < 2
     finally:
         backend.close()
+
+
+def start_engine() -> Engine:
+    return Engine(EngineConfig("random:laneformer-2b", backend="monokernel", gpus=2, dtype="float16", context_tokens=CONTEXT))
+
+
+def rank_of(engine: Engine) -> psutil.Process:
+    """The process of GPU 1."""
+    children = psutil.Process(engine.pid).children(recursive=True)
+    return next(child for child in children if "spawn_main" in " ".join(child.cmdline()))
+
+
+def failure(engine: Engine, act: Callable[[], None]) -> Failed:
+    """The end of a generation in whose course something happens."""
+    events = iter(engine.submit(GenerationRequest("r", SamplingParams(ignore_eos=True), prompt_ids=[1, 2, 3])))
+    for event in events:
+        if isinstance(event, Delta):
+            act()
+            break
+    return list(events)[-1]
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
+def test_a_lost_rank_ends_the_engine_and_frees_all_memory(signal_number):
+    """A process that hangs leaves its kernel running: the generation is made to its end, and reported as failed half a second later."""
+    before = [torch.cuda.mem_get_info(gpu)[0] for gpu in range(2)]
+    engine = start_engine()
+    rank = rank_of(engine)
+    last = failure(engine, lambda: rank.send_signal(signal_number))
+    ended = time.monotonic()
+    assert isinstance(last, Failed) and last.code == "device_error" and "GPU 1" in last.message
+    while engine.alive:
+        assert time.monotonic() - ended < 3
+        time.sleep(0.01)
+    engine.close()
+    while rank.is_running() or any(torch.cuda.mem_get_info(gpu)[0] < before[gpu] - 2**28 for gpu in range(2)):
+        assert time.monotonic() - ended < 5, "a process or its memory is left"
+        time.sleep(0.05)
+    print(f"\n{last.message} Memory free after {time.monotonic() - ended:.1f} s")
+
+
+def test_a_rank_that_never_starts_is_given_up_within_a_second():
+    with start_engine() as engine:
+        rank_of(engine).suspend()
+        began = time.monotonic()
+        last = list(engine.submit(GenerationRequest("r", SamplingParams(ignore_eos=True), prompt_ids=[1, 2, 3])))[-1]
+        print(f"\n{last.message} After {time.monotonic() - began:.2f} s")
+        assert isinstance(last, Failed) and last.code == "device_error"
+        assert time.monotonic() - began < 1
+
+
+def test_a_gpu_without_memory_is_named():
+    free, _ = torch.cuda.mem_get_info(1)
+    filling = torch.empty(free - 2**30, dtype=torch.uint8, device="cuda:1")
+    with pytest.raises(DeviceError, match="does not fit on cuda:1|no memory left on GPU 1|GPU 1 has no memory left"):
+        start_engine()
+    del filling
+    torch.cuda.empty_cache()
+
+
+def test_bench_measures_fewer_gpus_in_the_same_run(tmp_path, capsys):
+    arguments = ["--dtype", "float16", "--gpus", "2", "--runs", "2", "--scaling", str(tmp_path / "scaling.svg")]
+    assert main(["bench", "random:laneformer-2b", *arguments]) == 0
+    out = capsys.readouterr().out
+    print(out)
+    assert "us a layer" in out and "GB/s pushed" in out and "2 GPUs are" in out
+    assert (tmp_path / "scaling.svg").read_text().count("<circle") == 2
 
 
 @pytest.mark.skipif(GPUS >= 8, reason="the model has eight lanes")
