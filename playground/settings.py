@@ -86,13 +86,6 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # Redis: Celery's broker, streams and control events. The default mode sets REDIS_URL to its embedded server.
 REDIS_URL = config.redis_url or "redis://127.0.0.1:6379/0"
-CHANNEL_LAYERS = {
-    "default": {
-        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
-        # Without socket_timeout=None redis-py 8 closes a socket that is idle for 5 s.
-        "CONFIG": {"hosts": [{"address": REDIS_URL, "socket_timeout": None}]},
-    }
-}
 
 # Celery: a task is a generation. Acknowledged early and made idempotent by a compare-and-set, so that a crash never runs an
 # answer twice; the reaper ends what a dead worker left behind.

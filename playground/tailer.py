@@ -156,8 +156,12 @@ class Tailer:
             return feed
         if generation.ended:
             await self._fill(feed)
-            feed.ended = True
-            return feed
+            if feed.ended or not feed.numbers:
+                feed.ended = True
+                return feed
+            if known := self._feeds.get(generation.pk):  # meanwhile
+                known.viewers += 1
+                return known
         self._feeds[generation.pk] = feed
         self._start()
         await self._redis.xadd(self._wake_key, {"w": 1}, maxlen=1)
@@ -166,13 +170,12 @@ class Tailer:
         return feed
 
     async def _fill(self, feed: Feed) -> None:
-        """All entries of an ended stream; none when it is gone or incomplete."""
+        """The entries of an ended generation; none when its stream is gone or lacks the beginning. The end, said after it has been
+        stored, may be on its way."""
         entries = await self._redis.xrange(feed.key)
         if entries and streams.event_number(entries[0][0]) == 1:
             for identifier, fields in entries:
                 feed.append(streams.event_number(identifier), json.loads(fields["f"]))
-        if feed.frames and feed.frames[-1]["type"] not in streams.TERMINAL:
-            feed.numbers, feed.frames = [], []
 
     def _start(self) -> None:
         if not any(not task.done() for task in self._tasks):

@@ -31,8 +31,7 @@ class Answers:
         self.usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
         self.timings: dict = {}
         self._head = {"id": form.completion_id(generations[0].pk), "created": int(time.time()), "model": generations[0].model}
-        ends = engine_client.tokenizer(generations[0].model).eos_ids if generations[0].params.get("logprobs") is not None else ()
-        self._ends = frozenset(ends)
+        self._logprobs = [Logprobs(g.model) for g in generations]
 
     async def events(self, include_usage: bool) -> AsyncIterator[str]:
         """Server-sent events: chunks, a usage chunk when it was asked for, ``[DONE]``; an error ends them without it."""
@@ -43,9 +42,10 @@ class Answers:
                     yield self._chunk([choice], more)
             async with self.following() as frames:
                 async for index, frame in frames:
-                    if frame["type"] == "delta" and (frame["text"] or frame.get("logprobs")):
-                        yield self._chunk([self.form.piece(index, frame["text"], self._logprobs(frame))], more)
-                    elif frame["type"] == "done":
+                    text, tokens = frame.get("text", ""), self._logprobs[index].take(frame)
+                    if text or tokens:
+                        yield self._chunk([self.form.piece(index, text, tokens)], more)
+                    if frame["type"] == "done":
                         yield self._chunk([self.form.last(index, frame["finish_reason"])], more | {"timings": frame["timings"]})
                     elif frame["type"] in COMMENTS:
                         yield COMMENTS[frame["type"]](frame)
@@ -65,9 +65,9 @@ class Answers:
         reasons = [""] * len(self.generations)
         async with self.following() as frames:
             async for index, frame in frames:
+                logprobs[index] += self._logprobs[index].take(frame)
                 if frame["type"] == "delta":
                     texts[index].append(frame["text"])
-                    logprobs[index] += self._logprobs(frame)
                 elif frame["type"] == "done":
                     reasons[index] = frame["finish_reason"]
         choices = [self.form.whole(i, "".join(texts[i]), logprobs[i], reason) for i, reason in enumerate(reasons)]
@@ -130,12 +130,27 @@ class Answers:
         self.usage["total_tokens"] = self.usage["prompt_tokens"] + self.usage["completion_tokens"]
         self.timings = frame["timings"]
 
-    def _logprobs(self, frame: dict) -> list[dict]:
-        """Of the tokens of a delta, without the one that ends the answer."""
-        return [token for token in frame.get("logprobs", ()) if token["id"] not in self._ends]
-
     def _chunk(self, choices: list[dict], more: dict) -> str:
         return _event({**self._head, "object": self.form.chunk_object, "choices": choices, **more})
+
+
+class Logprobs:
+    """The tokens of one answer, each let out with the text that it begins in: a stop string and what ends the answer leave none."""
+
+    def __init__(self, model: str):
+        self._stream = engine_client.tokenizer(model).stream()
+        self._held: list[dict] = []
+        self._made = self._shown = 0  # characters
+
+    def take(self, frame: dict) -> list[dict]:
+        """Those that a frame lets out, with ``start``, the character of the answer at which they begin."""
+        for token in frame.get("logprobs", ()):
+            self._held.append(token | {"start": self._made})
+            self._made += len(self._stream.push(token["id"]))
+        self._shown += len(frame.get("text", ""))
+        certain = self._held if frame.get("finish_reason") == "length" else [t for t in self._held if t["start"] < self._shown]
+        self._held = self._held[len(certain) :]
+        return certain
 
 
 COMMENTS: dict[str, Callable[[dict], str]] = {

@@ -75,7 +75,6 @@ class TextForm:
             raise ApiError(400, "The prompt is empty.", param="prompt")
         if len(self.prompts) * (body.n or 1) > MAX_CHOICES:
             raise ApiError(400, f"Prompts times n may be {MAX_CHOICES}; got {len(self.prompts)} times {body.n or 1}.", param="n")
-        self._offsets: dict[int, int] = {}
 
     def jobs(self) -> list[Job]:
         sampling = {} if self.body.logprobs is None else {"logprobs": self.body.logprobs}
@@ -111,17 +110,21 @@ class TextForm:
     def _logprobs(self, index: int, tokens: list[dict]) -> dict | None:
         if self.body.logprobs is None:
             return None
-        offsets, at = [], self._offsets.get(index, 0)
-        for token in tokens:
-            offsets.append(at)
-            at += len(token["text"])
-        self._offsets[index] = at
+        before = len(self._echo(index))
         return {
-            "tokens": [token["text"] for token in tokens],
+            "tokens": [self._name(token["id"]) for token in tokens],
             "token_logprobs": [token["logprob"] for token in tokens],
-            "top_logprobs": [{text: logprob for _, text, logprob in token["top"]} for token in tokens],
-            "text_offset": offsets,
+            "top_logprobs": [{self._name(token_id): logprob for token_id, _, logprob in token["top"]} for token in tokens],
+            "text_offset": [before + token["start"] for token in tokens],
         }
+
+    def _name(self, token_id: int) -> str:
+        """Its text; of a part of a character, as OpenAI writes it, its bytes."""
+        data = engine_client.tokenizer(self.model).token_bytes(token_id)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
 def params_of(body: Common, max_tokens: int | None) -> list[Params]:

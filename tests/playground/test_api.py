@@ -370,3 +370,39 @@ def test_admins_see_keys_and_limit_and_revoke_them(admin_client, user, key):
     assert (row.requests_per_minute, row.tokens_per_day, row.scopes) == (7, None, ["models"])
     admin_client.post("/admin/api/apikey/", {"action": "revoke", "_selected_action": [str(row.pk)]})
     assert Api(key).get("models").status_code == 401
+
+
+def test_logprobs_come_with_the_text_that_their_tokens_begin_in():
+    """Parts of a character wait for it, a stop string and the end leave none, a character that the token limit cuts keeps its parts."""
+    from playground import engine_client
+    from playground.api.answers import Logprobs
+
+    tokenizer = engine_client.tokenizer(MODEL)
+    ids = tokenizer.encode(" 1🙂, 2") + list(tokenizer.eos_ids)[:1]
+    pieces = [tokenizer.token_bytes(i) for i in ids]
+    assert pieces[:4] == [b" ", b"1", b"\xf0\x9f", b"\x99\x82"]
+
+    def let_out(frames: list[tuple[int, str]], reason: str) -> list[list[tuple[int, int]]]:
+        """(index of the token, its start) for each frame of (tokens, text), the last with ``reason``."""
+        logprobs, numbered = Logprobs(MODEL), iter(enumerate(ids))
+        taken = []
+        for count, text in frames:
+            tokens = [{"id": token_id, "at": at} for at, token_id in (next(numbered) for _ in range(count))]
+            taken.append(logprobs.take({"type": "delta", "text": text, "logprobs": tokens}))
+        taken.append(logprobs.take({"type": "done", "finish_reason": reason}))
+        return [[(token["at"], token["start"]) for token in tokens] for tokens in taken]
+
+    assert let_out([(2, " 1"), (1, ""), (1, "🙂")], "length") == [[(0, 0), (1, 1)], [], [(2, 2), (3, 2)], []]
+    assert let_out([(3, " 1")], "length") == [[(0, 0), (1, 1)], [(2, 2)]]
+    assert let_out([(6, " 1🙂")], "stop") == [[(0, 0), (1, 1), (2, 2), (3, 2)], []]
+    whole = let_out([(len(ids), " 1🙂, 2")], "stop")
+    assert [at for at, _ in whole[0]] == list(range(len(ids) - 1)) and whole[1] == []
+
+
+def test_a_part_of_a_character_is_named_by_its_bytes():
+    from playground.api.forms import TextForm
+    from playground.api.schemas import CompletionRequest
+
+    form = TextForm(CompletionRequest(model=MODEL, prompt="Go", echo=False, logprobs=1))
+    part = form.piece(0, "", [{"id": 10813, "start": 0, "logprob": -1.0, "top": [(10813, "\ufffd", -1.0), (33, "1", -2.0)]}])["logprobs"]
+    assert part["tokens"][0].startswith("bytes:\\x") and set(part["top_logprobs"][0]) == {part["tokens"][0], "1"}
