@@ -126,6 +126,7 @@ def loading_progress() -> tuple[float, str] | None:
 
 READY = ("ready", "busy")
 BEAT_SECONDS = 1.0
+UNREAD_BEATS = 15  # so many beats without a reader end an answer of the API
 RESTART_SECONDS = (1, 5, 15, 60)  # pauses between attempts to load an engine that failed
 
 
@@ -358,8 +359,19 @@ class EnginePool:
                 self._command(self.slots[index], command)
             for generation_id in streams.cancel_requested(list(self._active)):
                 self._cancel(generation_id)
+            self._cancel_unread()
         except Exception as error:
             log.warning("heartbeat failed: %s", error)
+
+    def _cancel_unread(self) -> None:
+        """An API's answer whose web process has died is read by nobody, and nobody can resume it."""
+        wanted = {i: lease for i, lease in list(self._active.items()) if lease.needs_reader}
+        read = streams.with_reader(wanted)
+        for generation_id, lease in wanted.items():
+            lease.unread_beats = 0 if generation_id in read else lease.unread_beats + 1
+            if lease.unread_beats >= UNREAD_BEATS:
+                log.warning("generation %s has no reader any more", generation_id)
+                lease.cancel()
 
     def _cancel_loop(self) -> None:
         while not self._closing:
@@ -389,6 +401,8 @@ class Lease:
         self.worker_id = pool.worker_id
         self.info = member.info
         self.interrupted = False
+        self.needs_reader = False
+        self.unread_beats = 0
         self._engine = member.engine
         self._lock = threading.Lock()
         self._cancelled = False

@@ -26,6 +26,7 @@ STREAM_MAX_ENTRIES = 200_000
 RUNNING_TTL_SECONDS = 24 * 3600  # of a stream that has no end yet
 WORKERS = "workers"
 WORKER_TTL_SECONDS = 10
+READER_TTL_SECONDS = 10
 TERMINAL = ("done", "error")
 
 
@@ -99,6 +100,23 @@ def cancel_requested(generation_ids: Iterable[UUID]) -> list[UUID]:
     ids = list(generation_ids)
     flags = client().mget([cancel_key(i) for i in ids]) if ids else []
     return [i for i, flag in zip(ids, flags, strict=True) if flag]
+
+
+# Readers of the API's answers ------------------------------------------------------------------------------------------
+
+
+def reader_beat(generation_ids: Iterable[UUID]) -> None:
+    """A web process passes these on to their client."""
+    with client().pipeline(transaction=False) as pipe:
+        for generation_id in generation_ids:
+            pipe.set(f"gen:{generation_id}:reader", 1, ex=READER_TTL_SECONDS)
+        pipe.execute()
+
+
+def with_reader(generation_ids: Iterable[str]) -> set[str]:
+    ids = list(generation_ids)
+    flags = client().mget([f"gen:{i}:reader" for i in ids]) if ids else []
+    return {i for i, flag in zip(ids, flags, strict=True) if flag}
 
 
 # Workers ---------------------------------------------------------------------------------------------------------------

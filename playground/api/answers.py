@@ -7,9 +7,11 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 
+import redis
+from asgiref.sync import sync_to_async
 from channels.db import database_sync_to_async
 
-from playground import engine_client
+from playground import engine_client, streams
 from playground.api import services
 from playground.api.errors import ApiError
 from playground.api.forms import ChatForm, TextForm
@@ -78,6 +80,7 @@ class Answers:
         """(index of the choice, frame) of all answers as they come, each up to its ``done``. Raises ApiError when one fails."""
         queue: asyncio.Queue = asyncio.Queue(maxsize=1)  # while nobody takes it, what follows gathers into one delta
         tasks = [asyncio.create_task(self._follow(i, g, queue)) for i, g in enumerate(self.generations)]
+        tasks.append(asyncio.create_task(self._say_read()))
         try:
             yield self._taken(queue)
         finally:
@@ -101,6 +104,15 @@ class Answers:
                     await queue.put((index, frame))
         except Exception as error:
             await queue.put((index, error))
+
+    async def _say_read(self) -> None:
+        """Should this process die, the worker misses it and ends the answers."""
+        while True:
+            try:
+                await sync_to_async(streams.reader_beat, thread_sensitive=False)(list(self.running))
+            except redis.RedisError as error:
+                log.warning("%s: %s", self._head["id"], error)
+            await asyncio.sleep(streams.READER_TTL_SECONDS / 4)
 
     async def _taken(self, queue: asyncio.Queue) -> AsyncIterator[tuple[int, dict]]:
         while self.running:

@@ -31,6 +31,7 @@ def generation_run(generation_id: UUID, engines: EnginePool | None = None) -> No
             generation_id=generation_id, worker=lease.worker_id, engine=lease.engine_name, info=lease.info
         )
         if generation is not None:
+            lease.needs_reader = generation.source == Generation.Source.API
             _Run(generation, lease).run()
 
 

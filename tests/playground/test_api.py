@@ -317,6 +317,20 @@ def test_revoking_a_key_stops_what_it_runs(user, worker, fake_engine):
     wait_for(lambda: Generation.objects.get().state == "stopped")
 
 
+def test_an_answer_whose_web_process_died_is_ended(user, worker, api, fake_engine, monkeypatch):
+    from playground import engine_client
+    from playground.api.services import Caller, answers_start
+    from playground.chat.models import Generation
+    from playground.chat.services import Job
+    from playground.identity import Owner
+
+    monkeypatch.setattr(engine_client, "UNREAD_BEATS", 2)
+    answers_start(caller=Caller(Owner(user=user)), jobs=[Job(Params(model=MODEL, max_tokens=100_000), prompt="Go")])  # nobody follows it
+    wait_for(lambda: Generation.objects.get().state == "stopped")
+    fake_engine.seconds_per_token = 0.5
+    assert api.post("chat/completions", CHAT | {"max_tokens": 8}).body["usage"]["completion_tokens"] == 8  # read for longer than that
+
+
 def test_keys_belong_to_their_owner_in_the_browser(client, user, django_user_model):
     assert client.get("/api/keys").status_code == 401
     client.force_login(user)
