@@ -4,17 +4,18 @@ import os
 import signal
 import time
 
+import psutil
 import pytest
 import torch
 
-from engine import reference, sampling
+from engine import Engine, EngineConfig, GenerationRequest, reference, sampling
 from engine.config import Head, Reduction
 from engine.errors import DeviceError, EngineError, InvalidRequest, ModelError, NumericalError
 from engine.kernel import ranks as module
 from engine.kernel.ranks import MultiGpuBackend, check, make_backend
 from engine.loading.export import export
 from engine.loading.random import RandomReader
-from engine.request import SamplingParams
+from engine.request import Failed, SamplingParams, Started
 from engine.weights import Shard
 from tests.engine.kernel.interpreted.models import CONTEXT, CPU, lanes_config, llama_config
 
@@ -141,6 +142,22 @@ def test_a_rank_that_hangs_is_reported_by_the_kernel(tmp_path_factory):
     finally:
         os.kill(backend._ranks[0]._process.pid, signal.SIGKILL)
         backend.close()
+
+
+def test_an_engine_whose_rank_is_killed_fails_its_request_and_leaves_no_process(tmp_path):
+    folder = tmp_path / "model"
+    export(MODELS["replicate"], RandomReader(MODELS["replicate"]), folder, torch.float32)
+    engine = Engine(EngineConfig(str(folder), backend="monokernel", gpus=2, dtype="float32"))
+    processes = [psutil.Process(engine.pid), *psutil.Process(engine.pid).children(recursive=True)]
+    rank = next(process for process in processes[1:] if "spawn_main" in " ".join(process.cmdline()))
+    events = iter(engine.submit(GenerationRequest("r", SamplingParams(), prompt_ids=[3, 1])))
+    assert isinstance(next(events), Started)
+    rank.kill()
+    killed = time.monotonic()
+    last = list(events)[-1]
+    assert isinstance(last, Failed) and last.code == "device_error" and "GPU 1 ended (exit code -9)" in last.message
+    assert time.monotonic() - killed < 5
+    assert not psutil.wait_procs(processes, timeout=60)[1] and not engine.alive
 
 
 @pytest.mark.parametrize(
