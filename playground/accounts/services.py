@@ -14,7 +14,9 @@ from playground.identity import Owner
 def account_claim(*, user: AbstractBaseUser, visitor_id: UUID) -> int:
     """Make a visitor's chats, answers and links the user's own. The number of chats."""
     from playground.sharing.models import ShareLink
+    from playground.usage.services import rollups_outdate
 
+    rollups_outdate(Generation.objects.filter(visitor_id=visitor_id, user=None))
     chats = Conversation.objects.filter(visitor_id=visitor_id, user=None).update(user=user, visitor_id=None)
     Generation.objects.filter(visitor_id=visitor_id, user=None).update(user=user, visitor_id=None)
     ShareLink.objects.filter(visitor_id=visitor_id, user=None).update(user=user, visitor_id=None)

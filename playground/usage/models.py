@@ -11,7 +11,8 @@ TALLIES = ("errors", "finishes", "queue", "ttft", "total", "rate")  # name or bu
 class UsageRollup(models.Model):
     """Ended generations of one hour or day (UTC, by the time of the request), for everybody or for one subject.
 
-    ``kind`` "all" counts every generation once; the other kinds split the same generations by user, visitor, key, link or engine.
+    ``kind`` "all" counts every generation once, "total" too, for all models and sources together; the other kinds split the
+    same generations by user, visitor, key, link or engine.
     Histograms map the bucket numbers of ``histograms`` to counts, so rollups of any span add up to exact counts.
     """
 
@@ -20,6 +21,7 @@ class UsageRollup(models.Model):
         DAY = "day"
 
     class Kind(models.TextChoices):
+        TOTAL = "total"
         ALL = "all"
         USER = "user"
         VISITOR = "visitor"
@@ -67,6 +69,12 @@ class RollupState(models.Model):
     def save(self, *args, **kwargs) -> None:
         self.pk = 1
         super().save(*args, **kwargs)
+
+
+class StaleHour(models.Model):
+    """An hour whose rows changed hands since it was rolled up; ``rollup_update`` makes it anew and drops the mark."""
+
+    start = models.DateTimeField()
 
 
 class AuditEntry(models.Model):

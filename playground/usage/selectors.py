@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import redis
 from django.contrib.auth import get_user_model
-from django.db.models import Count, Sum
+from django.db.models import Count, QuerySet, Sum
 from django.utils import timezone
 
 from playground import streams
@@ -52,16 +52,21 @@ class Query:
         """The span of the same length just before."""
         return Query(self.start - (self.end - self.start), self.start, self.model, self.source, self.user)
 
-    def rollups(self, kind: str = "", step: timedelta | None = None):
-        """Rows of ``kind``; without one, everybody's, or the chosen user's. ``step``: by hour or day; else what totals need."""
+    def rollups(self, kind: str = "", step: timedelta | None = None, split: bool = False) -> QuerySet:
+        """Rows of ``kind``; without one, everybody's or the chosen user's, together unless ``split`` by model and source.
+
+        ``step``: by hour or day; else what totals need.
+        """
         period = self.period if step is None else Period.HOUR if step == HOUR else Period.DAY
         rows = UsageRollup.objects.filter(period=period, start__gte=self.start, start__lt=self.end)
         if kind:
             rows = rows.filter(kind=kind)
         elif self.user:
             rows = rows.filter(kind=Kind.USER, subject=self.user)
-        else:
+        elif self.model or self.source or split:
             rows = rows.filter(kind=Kind.ALL, subject="")
+        else:
+            rows = rows.filter(kind=Kind.TOTAL, subject="")
         if self.model:
             rows = rows.filter(model=self.model)
         return rows.filter(source=self.source) if self.source else rows
@@ -117,7 +122,8 @@ def _floor(moment: datetime, step: timedelta) -> datetime:
 def summary(query: Query) -> dict:
     """The seven readouts, with the span before for comparison."""
     now, before = _totals(query), _totals(query.before)
-    queue, ttft, rate = (merged(query.rollups().values_list(name, flat=True)) for name in ("queue", "ttft", "rate"))
+    histograms = list(query.rollups().values_list("queue", "ttft", "rate"))
+    queue, ttft, rate = (merged(column) for column in zip(*histograms, strict=True)) if histograms else ({}, {}, {})
     users, visitors = (query.rollups(kind).aggregate(n=Count("subject", distinct=True))["n"] for kind in (Kind.USER, Kind.VISITOR))
     return {
         "start": query.start,
@@ -217,7 +223,7 @@ def errors(query: Query) -> list[dict]:
 def table(query: Query, kind: str) -> list[dict]:
     """Use by ``model``, ``user``, ``key``, ``link`` or ``engine``, the busiest first; models and engines also with percentiles."""
     if kind == "model":
-        rows, key = query.rollups(), "model"
+        rows, key = query.rollups(split=True), "model"
     elif kind in (Kind.USER, Kind.KEY, Kind.LINK, Kind.ENGINE):
         rows, key = query.rollups(kind), "subject"
         rows = rows.filter(subject=query.user) if query.user and kind == Kind.USER else rows
@@ -266,7 +272,7 @@ def choices() -> dict:
     month = query_from({"range": "30d"})
     users = month.rollups(Kind.USER).values("subject").annotate(n=Sum("requests")).order_by("-n")[:TABLE_ROWS]
     names = _names(Kind.USER, [row["subject"] for row in users])
-    models = month.rollups().values_list("model", flat=True).distinct().order_by("model")
+    models = month.rollups(split=True).values_list("model", flat=True).distinct().order_by("model")
     return {"models": list(models), "users": [{"id": row["subject"], "name": names.get(row["subject"], "deleted")} for row in users]}
 
 

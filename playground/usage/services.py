@@ -2,10 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import transaction
+from django.db.models import QuerySet, Sum
 from django.utils import timezone
 
 from playground import streams
@@ -18,10 +19,13 @@ from playground.chat.services import conversation_delete, generation_cancel
 from playground.sharing.models import ShareLink
 from playground.sharing.services import link_revoke
 from playground.usage.histograms import bucket_of
-from playground.usage.models import SUMS, TALLIES, AuditEntry, RollupState, UsageRollup
+from playground.usage.models import SUMS, TALLIES, AuditEntry, RollupState, StaleHour, UsageRollup
 
 Kind, Period = UsageRollup.Kind, UsageRollup.Period
 HOUR = timedelta(hours=1)
+KEY = ("kind", "subject", "model", "source")
+STALE_AT_ONCE = 24
+MOST_SUBJECTS = 500  # of a day made anew one by one; more are made all together
 OVERLAP = timedelta(minutes=2)  # a transaction that commits late is still seen
 FRESH = timedelta(seconds=10)
 COLUMNS = (
@@ -49,8 +53,11 @@ COLUMNS = (
 
 
 def rollup_update(*, force: bool = False) -> int:
-    """Roll up every hour in which a generation ended since the last time. The number of hours. At most every 10 s."""
-    state = RollupState.objects.filter(pk=1).first() or RollupState(pk=1)
+    """Roll up every hour in which a generation ended, or whose rows changed hands, since the last time. The number of hours.
+
+    At most every 10 s. Without ``force`` only the newest ``STALE_AT_ONCE`` of the hours that changed hands: a page waits for it.
+    """
+    state, _ = RollupState.objects.get_or_create(pk=1)
     now = timezone.now()
     if not force and state.checked_at and now - state.checked_at < FRESH:
         return 0
@@ -58,55 +65,69 @@ def rollup_update(*, force: bool = False) -> int:
     if state.done_until:
         ended = ended.filter(finished_at__gt=state.done_until - OVERLAP)
     hours = {hour_of(created) for created in ended.values_list("created_at", flat=True).iterator(chunk_size=10_000)}
-    for hour in sorted(hours):
-        rollup_hour(hour)
-    for day in sorted({day_of(hour) for hour in hours}):
-        rollup_day(day)
+    stale = StaleHour.objects.values_list("start", flat=True).distinct().order_by("-start")
+    hours |= set(stale if force else stale[:STALE_AT_ONCE])
+    _rollup(hours)
     RollupState(done_until=now, checked_at=now).save()
     return len(hours)
 
 
 def rollup_rebuild() -> int:
-    """Make every rollup again from the rows, in one pass. The number of generations counted."""
-    count = 0
-    with transaction.atomic():
-        UsageRollup.objects.all().delete()
-        hour, hours, day, days = None, _Cells(), None, _Cells()
-        for row in _rows(Generation.objects.all()):
-            row_hour = hour_of(row[0])
-            if row_hour != hour:
-                _write(Period.HOUR, hour, hours)
-                days.merge(hours.cells)
-                hour, hours = row_hour, _Cells()
-                if day_of(row_hour) != day:
-                    _write(Period.DAY, day, days)
-                    day, days = day_of(row_hour), _Cells()
-            hours.add(row)
-            count += 1
-        _write(Period.HOUR, hour, hours)
-        days.merge(hours.cells)
-        _write(Period.DAY, day, days)
-        RollupState(done_until=timezone.now(), checked_at=timezone.now()).save()
-    return count
+    """Make every rollup again from the rows, an hour at a time. The number of generations counted."""
+    now = timezone.now()
+    RollupState.objects.get_or_create(pk=1)
+    hours = {hour_of(created) for created in Generation.objects.datetimes("created_at", "hour", tzinfo=UTC)}
+    hours |= set(UsageRollup.objects.filter(period=Period.HOUR).values_list("start", flat=True).distinct())
+    _rollup(hours, whole=True)
+    RollupState(done_until=now, checked_at=now).save()
+    days = UsageRollup.objects.filter(kind=Kind.TOTAL, period=Period.DAY)
+    return days.aggregate(n=Sum("requests"))["n"] or 0
+
+
+def rollups_outdate(generations: QuerySet) -> None:
+    """Their owner is about to change, or has changed: the hours of these rows are made anew."""
+    hours = {hour_of(created) for created in generations.values_list("created_at", flat=True).iterator()}
+    StaleHour.objects.bulk_create(StaleHour(start=hour) for hour in hours)
+
+
+def _rollup(hours: set[datetime], whole: bool = False) -> None:
+    """``whole``: days from all their hours, whatever changed."""
+    changed: dict[datetime, set[tuple]] = defaultdict(set)
+    for hour in sorted(hours):
+        changed[day_of(hour)] |= rollup_hour(hour)
+    for day, keys in changed.items():
+        rollup_day(day, None if whole else keys)
 
 
 @transaction.atomic
-def rollup_hour(hour: datetime) -> None:
-    """From the rows of the hour."""
+def rollup_hour(hour: datetime) -> set[tuple]:
+    """From the rows of the hour. The keys (kind, subject, model, source) of what changed."""
+    _one_at_a_time()
+    marks = list(StaleHour.objects.filter(start=hour).values_list("pk", flat=True))
     cells = _Cells()
     for row in _rows(Generation.objects.filter(created_at__gte=hour, created_at__lt=hour + HOUR)):
         cells.add(row)
-    _replace(Period.HOUR, hour, cells)
+    StaleHour.objects.filter(pk__in=marks).delete()
+    return _store(UsageRollup.objects.filter(kind__in=Kind.values, period=Period.HOUR, start=hour), Period.HOUR, hour, cells)
 
 
 @transaction.atomic
-def rollup_day(day: datetime) -> None:
-    """From the rollups of its hours."""
+def rollup_day(day: datetime, keys: set[tuple] | None = None) -> None:
+    """From the rollups of its hours; only of ``keys``, if given."""
+    _one_at_a_time()
+    at = UsageRollup.objects.filter(kind__in=Kind.values)
+    subjects = {subject for _, subject, _, _ in keys or ()}
+    if keys is not None and len(subjects) <= MOST_SUBJECTS:
+        at = at.filter(subject__in=subjects)
     cells = _Cells()
-    hours = UsageRollup.objects.filter(kind__in=Kind.values, period=Period.HOUR, start__gte=day, start__lt=day + timedelta(days=1))
-    for row in hours.values("kind", "subject", "model", "source", *SUMS, *TALLIES).iterator():
-        cells.merge({(row["kind"], row["subject"], row["model"], row["source"]): row})
-    _replace(Period.DAY, day, cells)
+    for row in _cells_of(at.filter(period=Period.HOUR, start__gte=day, start__lt=day + timedelta(days=1))):
+        cells.merge({row.pop("key"): row})
+    _store(at.filter(period=Period.DAY, start=day), Period.DAY, day, cells)
+
+
+def _one_at_a_time() -> None:
+    """Until the end of the transaction. (SQLite has one writer at a time anyway.)"""
+    RollupState.objects.select_for_update().filter(pk=1).first()
 
 
 def hour_of(moment: datetime) -> datetime:
@@ -129,8 +150,9 @@ class _Cells:
         self.cells: dict[tuple, dict] = {}
 
     def add(self, row: tuple) -> None:
-        """Count one generation (``COLUMNS``): once for everybody, and once for each subject it has."""
+        """Count one generation (``COLUMNS``): in the total, for everybody by model and source, and for each subject it has."""
         _, model, source, user, visitor, key, link, worker, engine, *facts = row
+        self._count((Kind.TOTAL, "", "", ""), facts)
         self._count((Kind.ALL, "", model, source), facts)
         if user is not None:
             self._count((Kind.USER, str(user), model, source), facts)
@@ -174,17 +196,27 @@ class _Cells:
         return cell
 
 
-def _replace(period: str, start: datetime, cells: _Cells) -> None:
-    UsageRollup.objects.filter(kind__in=Kind.values, period=period, start=start).delete()
-    _write(period, start, cells)
+def _cells_of(rollups: QuerySet) -> Iterable[dict]:
+    """Stored cells, each with its ``pk`` and its ``key``."""
+    for pk, kind, subject, model, source, *values in rollups.values_list("pk", *KEY, *SUMS, *TALLIES).iterator():
+        yield {"pk": pk, "key": (kind, subject, model, source), **dict(zip((*SUMS, *TALLIES), values, strict=True))}
 
 
-def _write(period: str, start: datetime | None, cells: _Cells) -> None:
-    rows = (
-        UsageRollup(period=period, start=start, kind=kind, subject=subject, model=model, source=source, **cell)
-        for (kind, subject, model, source), cell in cells.cells.items()
-    )
+def _store(stored: QuerySet, period: str, start: datetime, cells: _Cells) -> set[tuple]:
+    """Make ``stored`` equal to ``cells``, writing only what differs. The keys of what differed."""
+    cells, gone = dict(cells.cells), {}
+    for row in _cells_of(stored):
+        pk, key = row.pop("pk"), row.pop("key")
+        if cells.get(key) == row:
+            del cells[key]
+        else:
+            gone[pk] = key
+    pks = list(gone)
+    for at in range(0, len(pks), 500):
+        UsageRollup.objects.filter(pk__in=pks[at : at + 500]).delete()
+    rows = (UsageRollup(period=period, start=start, **dict(zip(KEY, key, strict=True)), **cell) for key, cell in cells.items())
     UsageRollup.objects.bulk_create(rows, batch_size=2000)
+    return {*cells, *gone.values()}
 
 
 # Retention -------------------------------------------------------------------------------------------------------------

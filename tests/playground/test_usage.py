@@ -2,18 +2,22 @@
 
 import random
 import re
+import threading
 import uuid
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from itertools import product
 
 import pytest
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
+from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
 from playground import streams
 from playground.accounts.models import SiteSettings
+from playground.accounts.services import account_claim
 from playground.api.services import key_create
 from playground.chat.models import Conversation, Generation
 from playground.chat.services import generation_cancel, generation_create, generations_reap
@@ -22,7 +26,7 @@ from playground.identity import Owner
 from playground.schemas import ChatMessage, Params
 from playground.usage import selectors, services
 from playground.usage.histograms import bucket_of, percentile
-from playground.usage.models import SUMS, TALLIES, AuditEntry, UsageRollup
+from playground.usage.models import SUMS, TALLIES, AuditEntry, StaleHour, UsageRollup
 from tests.playground.conftest import wait_for
 from tests.playground.test_sharing import browser, chat, share
 
@@ -77,8 +81,8 @@ def stored() -> Counter:
 
 def assert_rollups_equal_rows() -> None:
     rows = Generation.objects.exclude(state__in=Generation.ACTIVE)
-    for period in ("hour", "day"):
-        rollups = UsageRollup.objects.filter(kind="all", period=period)
+    for period, kind in product(("hour", "day"), ("total", "all")):
+        rollups = UsageRollup.objects.filter(kind=kind, period=period)
         assert sum(r.requests for r in rollups) == rows.count()
         for state in ("done", "stopped", "interrupted", "failed"):
             assert sum(getattr(r, state) for r in rollups) == rows.filter(state=state).count(), state
@@ -129,6 +133,81 @@ def test_updates_in_pieces_equal_a_rebuild() -> None:
     pieces = stored()
     assert services.rollup_rebuild() == 1200
     assert stored() == pieces
+    assert_rollups_equal_rows()
+
+
+@pytest.mark.django_db
+def test_rollups_equal_a_rebuild_after_a_claim_and_a_deletion(empty_redis, owner) -> None:
+    user = User.objects.create_user("ines", "ines@example.org", "pw")
+    key, _ = key_create(user=user, name="editor")
+    ended(300)
+    visitor = uuid.UUID(int=3)
+    of_visitor = Generation.objects.filter(visitor_id=visitor).count()
+    services.rollup_update(force=True)
+
+    account_claim(user=user, visitor_id=visitor)
+    Generation.objects.filter(user=user, source="api").update(api_key=key)
+    services.rollup_update(force=True)
+    claimed = stored()
+    assert not UsageRollup.objects.filter(kind="visitor", subject=str(visitor)).exists()
+    assert sum(r.requests for r in UsageRollup.objects.filter(kind="user", subject=str(user.pk), period="day")) == of_visitor
+    services.rollup_rebuild()
+    assert stored() == claimed
+
+    user.delete()
+    services.rollup_update(force=True)
+    deleted = stored()
+    assert not UsageRollup.objects.filter(kind__in=["user", "key"]).exists()
+    assert_rollups_equal_rows()
+    services.rollup_rebuild()
+    assert stored() == deleted
+
+
+@pytest.mark.django_db
+def test_a_page_makes_only_some_of_the_outdated_hours_anew(monkeypatch) -> None:
+    ended(300)
+    services.rollup_update(force=True)
+    services.rollups_outdate(Generation.objects.all())
+    hours = StaleHour.objects.count()
+    monkeypatch.setattr(services, "FRESH", timedelta(0))
+    monkeypatch.setattr(services, "OVERLAP", timedelta(0))
+    monkeypatch.setattr(services, "STALE_AT_ONCE", 5)
+    assert services.rollup_update() == 5 and StaleHour.objects.count() == hours - 5
+    assert services.rollup_update(force=True) == hours - 5 and not StaleHour.objects.exists()
+
+
+@pytest.mark.django_db
+def test_an_update_writes_only_what_changed() -> None:
+    ended(600)
+    services.rollup_update(force=True)
+    before = set(UsageRollup.objects.values_list("pk", flat=True))
+    ended(1, seed=9)
+    services.rollup_update(force=True)
+    after = set(UsageRollup.objects.values_list("pk", flat=True))
+    assert len(after - before) == 8  # total, all, visitor and engine, of an hour and of its day
+    services.rollup_update(force=True)
+    assert set(UsageRollup.objects.values_list("pk", flat=True)) == after
+
+
+@pytest.mark.django_db(transaction=True)
+def test_processes_that_roll_up_at_once_do_not_disturb_each_other() -> None:
+    ended(600)
+    errors: list[Exception] = []
+
+    def update() -> None:
+        try:
+            services.rollup_update(force=True)
+        except Exception as error:
+            errors.append(error)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=update) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
     assert_rollups_equal_rows()
 
 

@@ -1,6 +1,7 @@
-"""Fill the database with generations that look like use, to try and to time the stats page."""
+"""Fill the database with generations, keys, links and views that look like use, to try and to time the stats page."""
 
 import random
+import secrets
 import time
 import uuid
 from datetime import datetime, timedelta
@@ -10,7 +11,9 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import connection, transaction
 from django.utils import timezone
 
+from playground.api.models import ApiKey
 from playground.chat.models import Generation
+from playground.sharing.models import ShareLink, ShareViews
 
 MODELS = (  # name, share of requests, tokens/s, device, GPUs, engine
     ("laneformer-2b", 0.6, 950.0, "NVIDIA H200", 1, "gpu-a/0"),
@@ -22,7 +25,18 @@ BATCH = 5000
 WEIGHTS = [share for _, share, *_ in MODELS]
 FIELDS = (
     *("id", "visitor_id", "created_at", "started_at", "finished_at"),
-    *("user_id", "source", "model", "state", "finish_reason", "error_code", "prompt_tokens", "completion_tokens"),
+    *(
+        "user_id",
+        "api_key_id",
+        "share_link_id",
+        "source",
+        "model",
+        "state",
+        "finish_reason",
+        "error_code",
+        "prompt_tokens",
+        "completion_tokens",
+    ),
     *("queue_ms", "ttft_ms", "total_ms", "decode_tokens_per_s", "worker", "engine", "backend", "device", "gpus", "precision"),
     *("params", "request", "trace"),
 )
@@ -47,10 +61,13 @@ class Command(BaseCommand):
             self.stderr.write("There are generations already; nothing was made. Add --yes to mix these in.")
             return
         started, chance = time.monotonic(), random.Random(seed)
-        people = [(user.pk, None) for user in _users(users)] + [(None, uuid.UUID(int=chance.getrandbits(128))) for _ in range(visitors)]
         now = timezone.now()
+        accounts = _users(users)
+        links = _links(chance, accounts, now, days)
+        people = [(user.pk, key, None) for user, key in zip(accounts, _keys(accounts), strict=True)]
+        people += [(None, None, uuid.UUID(int=chance.getrandbits(128))) for _ in range(visitors)]
         for first in range(0, count, BATCH):
-            rows = [_row(chance, people, now, days) for _ in range(min(BATCH, count - first))]
+            rows = [_row(chance, people, links, now, days) for _ in range(min(BATCH, count - first))]
             with transaction.atomic(), connection.cursor() as cursor:
                 cursor.executemany(INSERT, rows)
             if first % 100_000 == 0:
@@ -65,9 +82,24 @@ def _users(count: int) -> list:
     return list(model.objects.filter(username__in=names))
 
 
-def _row(chance: random.Random, people: list, now: datetime, days: int) -> tuple:
+def _keys(users: list) -> list[uuid.UUID]:
+    """One for each; nobody knows its secret."""
+    keys = [ApiKey(user=user, name="demo", prefix="mk-demo", digest=secrets.token_hex(32), scopes=["generate"]) for user in users]
+    return [key.pk for key in ApiKey.objects.bulk_create(keys)]
+
+
+def _links(chance: random.Random, users: list, now: datetime, days: int) -> list[uuid.UUID]:
+    """One for each user, revoked, with views in every hour."""
+    links = ShareLink.objects.bulk_create(ShareLink(user=user, title=f"Demo of {user}", revoked_at=now) for user in users)
+    first = now.replace(minute=0, second=0, microsecond=0) - timedelta(days=days)
+    hours = [first + timedelta(hours=n) for n in range(days * 24)]
+    ShareViews.objects.bulk_create(ShareViews(link=link, hour=hour, views=chance.randrange(1, 20)) for link in links for hour in hours)
+    return [link.pk for link in links]
+
+
+def _row(chance: random.Random, people: list, links: list, now: datetime, days: int) -> tuple:
     """Values of ``FIELDS``."""
-    user, visitor = people[min(int(chance.expovariate(12) * len(people)), len(people) - 1)]
+    user, key, visitor = people[min(int(chance.expovariate(12) * len(people)), len(people) - 1)]
     name, _, speed, device, gpus, engine = chance.choices(MODELS, WEIGHTS)[0]
     created = now - timedelta(seconds=chance.random() * days * 86_400)
     while chance.random() > 0.35 + 0.65 * max(0.0, 1 - abs(created.hour - 14) / 10):
@@ -85,10 +117,23 @@ def _row(chance: random.Random, people: list, now: datetime, days: int) -> tuple
         finish = "length"
     total = ttft + tokens / rate * 1000
     started, finished = created + timedelta(milliseconds=queue), created + timedelta(milliseconds=queue + total)
+    api = key is not None and chance.random() < 0.3
+    link = chance.choice(links) if links and chance.random() < 0.1 else None
     return (
         *(_uuid(value) for value in (uuid.UUID(int=chance.getrandbits(128)), visitor)),
         *(_moment(value) for value in (created, started, finished)),
-        *(user, "api" if chance.random() < 0.3 else "web", name, state, finish, error, prompt, tokens),
+        *(
+            user,
+            _uuid(key if api else None),
+            _uuid(None if api else link),
+            "api" if api else "web",
+            name,
+            state,
+            finish,
+            error,
+            prompt,
+            tokens,
+        ),
         *(queue, ttft if tokens else None, total, rate if tokens > 1 else None),
         *(engine.split("/")[0], f"0/{name}", "monokernel" if gpus else "torch", device, gpus, "float16" if gpus else "float32"),
         *("{}", "{}", "[]"),
