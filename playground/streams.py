@@ -25,8 +25,10 @@ BATCH_SECONDS = 0.010
 STREAM_MAX_ENTRIES = 200_000
 RUNNING_TTL_SECONDS = 24 * 3600  # of a stream that has no end yet
 WORKERS = "workers"
+WORKERS_SEEN = "workers:seen"
 WORKER_TTL_SECONDS = 10
 READER_TTL_SECONDS = 10
+WORKER_SEEN_SECONDS = 120  # a worker that has vanished is still shown to admins
 TERMINAL = ("done", "error")
 
 
@@ -127,13 +129,16 @@ def worker_beat(worker_id: str, report: dict) -> None:
     with client().pipeline() as pipe:
         pipe.sadd(WORKERS, worker_id)
         pipe.set(f"worker:{worker_id}", json.dumps(report), ex=WORKER_TTL_SECONDS)
+        pipe.sadd(WORKERS_SEEN, worker_id)
+        pipe.set(f"worker:{worker_id}:seen", json.dumps(report), ex=WORKER_SEEN_SECONDS)
         pipe.execute()
 
 
 def worker_gone(worker_id: str) -> None:
     with client().pipeline() as pipe:
         pipe.srem(WORKERS, worker_id)
-        pipe.delete(f"worker:{worker_id}")
+        pipe.srem(WORKERS_SEEN, worker_id)
+        pipe.delete(f"worker:{worker_id}", f"worker:{worker_id}:seen")
         pipe.execute()
 
 
@@ -145,6 +150,20 @@ def workers() -> dict[str, dict]:
     if dead:
         client().srem(WORKERS, *dead)
     return {i: json.loads(report) for i, report in zip(ids, reports, strict=True) if report is not None}
+
+
+def workers_seen() -> dict[str, tuple[dict, float]]:
+    """Report and age in seconds of every worker that reported in the last ``WORKER_SEEN_SECONDS`` and did not leave by itself."""
+    found = {}
+    for worker_id in sorted(client().smembers(WORKERS_SEEN)):
+        key = f"worker:{worker_id}:seen"
+        with client().pipeline() as pipe:
+            report, left_ms = pipe.get(key).pttl(key).execute()
+        if report is None:
+            client().srem(WORKERS_SEEN, worker_id)
+        else:
+            found[worker_id] = (json.loads(report), max(0.0, WORKER_SEEN_SECONDS - left_ms / 1000))
+    return found
 
 
 def worker_command(worker_id: str, slot: int, command: str) -> None:

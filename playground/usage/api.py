@@ -35,6 +35,7 @@ PARTS: dict[str, Callable[[selectors.Query], list | dict]] = {
     "errors": selectors.errors,
     "models": lambda query: selectors.table(query, "model"),
     "users": lambda query: selectors.table(query, "user"),
+    "visitors": lambda query: selectors.table(query, "visitor"),
     "keys": lambda query: selectors.table(query, "key"),
     "links": lambda query: selectors.table(query, "link"),
     "engines": lambda query: selectors.table(query, "engine"),
@@ -62,7 +63,7 @@ def choices(request: HttpRequest) -> dict:
 
 @router.get("/{part}")
 def part(request: HttpRequest, part: str, format: Literal["json", "csv"] = "json"):
-    """``range`` or ``from`` and ``to``, ``model``, ``source``, ``user``; ``format=csv`` for a table of the same figures."""
+    """``range`` or ``from`` and ``to``, ``by``, ``model``, ``source``, ``user``; ``format=csv`` for a table of the same figures."""
     _check(request)
     if part not in PARTS:
         raise NotFound(f"There is no part '{part[:40]}'. Choose one of {', '.join(PARTS)}.")
@@ -111,7 +112,7 @@ def engine_act(request: HttpRequest, command: str, body: EngineAct) -> HttpRespo
     _check(request)
     if command not in ("drain", "resume", "restart"):
         raise NotFound("Choose one of drain, resume, restart.")
-    if not any((e["worker"], e["slot"]) == (body.worker, body.slot) for e in selectors.workers()["engines"]):
+    if not any((e["worker"], e["slot"]) == (body.worker, body.slot) and e["alive"] for e in selectors.workers()["engines"]):
         raise NotFound("There is no such engine now.")
     services.admin_engine(actor=request.owner.user, command=command, worker=body.worker, slot=body.slot)
     return HttpResponse(status=204)

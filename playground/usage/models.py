@@ -13,6 +13,7 @@ class UsageRollup(models.Model):
 
     ``kind`` "all" counts every generation once, "total" too, for all models and sources together; the other kinds split the
     same generations by user, visitor, key, link or engine.
+    A visitor's rollups of a day also have one for all models and sources together: there are thousands of visitors.
     Histograms map the bucket numbers of ``histograms`` to counts, so rollups of any span add up to exact counts.
     """
 
@@ -43,6 +44,7 @@ class UsageRollup(models.Model):
     failed = models.PositiveIntegerField(default=0)
     prompt_tokens = models.PositiveBigIntegerField(default=0)
     completion_tokens = models.PositiveBigIntegerField(default=0)
+    peak_waiting = models.PositiveIntegerField(default=0)  # of the total only: most of an hour's requests that waited at once
     errors = models.JSONField(default=dict)  # error code -> count
     finishes = models.JSONField(default=dict)  # finish reason -> count
     queue = models.JSONField(default=dict)  # histogram of ms

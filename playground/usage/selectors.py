@@ -1,15 +1,15 @@
 """Everything that reads usage. All figures of the stats page come from rollups, never from the rows."""
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import redis
 from django.contrib.auth import get_user_model
-from django.db.models import Count, QuerySet, Sum
+from django.db.models import Count, Max, QuerySet, Sum
 from django.utils import timezone
 
-from playground import streams
+from playground import engine_client, streams
 from playground.api.models import ApiKey
 from playground.chat.models import Generation
 from playground.exceptions import InvalidParameter
@@ -18,24 +18,31 @@ from playground.usage.histograms import bucket_of, lower_edge, merge, merged, pe
 from playground.usage.models import SUMS, UsageRollup
 
 Kind, Period = UsageRollup.Kind, UsageRollup.Period
-HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+HOUR, DAY, WEEK = timedelta(hours=1), timedelta(days=1), timedelta(days=7)
+STEPS = {"hour": HOUR, "day": DAY, "week": WEEK}
 HOURLY_UP_TO = timedelta(days=8)
 MOST = timedelta(days=1830)
 PEOPLE_HOURLY_UP_TO = timedelta(days=2)  # there are many visitors
 RANGES = {"24h": (timedelta(days=1), HOUR), "7d": (timedelta(days=7), DAY), "30d": (timedelta(days=30), DAY)}  # span, aligned to
 SPREAD_BARS = 26
 TABLE_ROWS = 50
+DIFFERENT = Count("subject", distinct=True)
 
 
 @dataclass(frozen=True)
 class Query:
-    """What the page asks for. ``start`` and ``end`` lie on whole hours or days; ``user`` is a primary key."""
+    """What the page asks for. ``start`` and ``end`` lie on whole hours or days; ``user`` is a primary key; ``by`` one of ``STEPS``."""
 
     start: datetime
     end: datetime
     model: str = ""
     source: str = ""
     user: str = ""
+    by: str = ""
+
+    @property
+    def filtered(self) -> bool:
+        return bool(self.model or self.source or self.user)
 
     @property
     def period(self) -> str:
@@ -45,22 +52,34 @@ class Query:
     @property
     def step(self) -> timedelta:
         """Between the points of a chart."""
-        return HOUR if self.end - self.start <= HOURLY_UP_TO else DAY
+        return STEPS.get(self.by) or (HOUR if self.end - self.start <= HOURLY_UP_TO else DAY)
+
+    @property
+    def people_step(self) -> timedelta:
+        """The same for the chart of people, of whom there are many."""
+        return STEPS.get(self.by) or (HOUR if self.end - self.start <= PEOPLE_HOURLY_UP_TO else DAY)
+
+    def points(self, step: timedelta) -> list[datetime]:
+        """Where the hours, days or weeks (from Monday) of the span begin; the first may begin before it."""
+        first = _floor(self.start, step)
+        return [first + step * n for n in range(-((first - self.end) // step))]
 
     @property
     def before(self) -> "Query":
         """The span of the same length just before."""
-        return Query(self.start - (self.end - self.start), self.start, self.model, self.source, self.user)
+        return replace(self, start=self.start - (self.end - self.start), end=self.start)
 
     def rollups(self, kind: str = "", step: timedelta | None = None, split: bool = False) -> QuerySet:
         """Rows of ``kind``; without one, everybody's or the chosen user's, together unless ``split`` by model and source.
 
-        ``step``: by hour or day; else what totals need.
+        ``step``: between the points of a chart that is made from them.
         """
-        period = self.period if step is None else Period.HOUR if step == HOUR else Period.DAY
+        period = Period.HOUR if step == HOUR else self.period
         rows = UsageRollup.objects.filter(period=period, start__gte=self.start, start__lt=self.end)
         if kind:
             rows = rows.filter(kind=kind)
+            if kind == Kind.VISITOR and period == Period.DAY and not (self.model or self.source):
+                rows = rows.filter(model="", source="")  # these of a day are also there together
         elif self.user:
             rows = rows.filter(kind=Kind.USER, subject=self.user)
         elif self.model or self.source or split:
@@ -87,18 +106,23 @@ def query_from(params: dict) -> Query:
         start = end - span
     else:
         raise InvalidParameter(f"There is no range '{name[:20]}'. Choose one of {', '.join(RANGES)}.")
-    return Query(start, end, **_filters(params))
+    query = Query(start, end, **_filters(params))
+    if query.by == "hour" and end - start > HOURLY_UP_TO:
+        raise InvalidParameter(f"By hour {HOURLY_UP_TO.days} days can be shown; these are {(end - start).days}.")
+    return query
 
 
 def _filters(params: dict) -> dict[str, str]:
-    model, source, user = (params.get(name, "") for name in ("model", "source", "user"))
+    model, source, user, by = (params.get(name, "") for name in ("model", "source", "user", "by"))
     if "\0" in model or len(model) > 200:
         raise InvalidParameter("A model's name has 200 characters at most, and no NUL.")
     if source not in ("", *Generation.Source.values):
         raise InvalidParameter(f"There is no source '{source[:20]}'. Choose one of {', '.join(Generation.Source.values)}.")
     if user and not (user.isascii() and user.isdecimal()):
         raise InvalidParameter(f"'{user[:20]}' is no user. Give the primary key.")
-    return {"model": model, "source": source, "user": user}
+    if by not in ("", *STEPS):
+        raise InvalidParameter(f"There is no step '{by[:20]}'. Choose one of {', '.join(STEPS)}.")
+    return {"model": model, "source": source, "user": user, "by": by}
 
 
 def _day(text: str) -> datetime:
@@ -113,7 +137,9 @@ def _day(text: str) -> datetime:
 
 def _floor(moment: datetime, step: timedelta) -> datetime:
     moment = moment.replace(minute=0, second=0, microsecond=0)
-    return moment.replace(hour=0) if step == DAY else moment
+    if step == HOUR:
+        return moment
+    return moment.replace(hour=0) - (timedelta(days=moment.weekday()) if step == WEEK else timedelta(0))
 
 
 # Parts of the page -----------------------------------------------------------------------------------------------------
@@ -124,7 +150,7 @@ def summary(query: Query) -> dict:
     now, before = _totals(query), _totals(query.before)
     histograms = list(query.rollups().values_list("queue", "ttft", "rate"))
     queue, ttft, rate = (merged(column) for column in zip(*histograms, strict=True)) if histograms else ({}, {}, {})
-    users, visitors = (query.rollups(kind).aggregate(n=Count("subject", distinct=True))["n"] for kind in (Kind.USER, Kind.VISITOR))
+    users, visitors = (query.rollups(kind).aggregate(n=DIFFERENT)["n"] for kind in (Kind.USER, Kind.VISITOR))
     return {
         "start": query.start,
         "end": query.end,
@@ -135,9 +161,25 @@ def summary(query: Query) -> dict:
         "queue_ms": _percentiles(queue),
         "ttft_ms": _percentiles(ttft),
         "rate": _at_least(rate),
+        "read_bound": _read_bound(query),
+        "peak_waiting": None if query.filtered else query.rollups().aggregate(n=Max("peak_waiting"))["n"] or 0,
         "links": ShareLink.objects.filter(created_at__gte=query.start, created_at__lt=query.end).count(),
         "views": ShareViews.objects.filter(hour__gte=query.start, hour__lt=query.end).aggregate(n=Sum("views"))["n"] or 0,
     }
+
+
+def _read_bound(query: Query) -> float | None:
+    """Tokens/s at which the span's model would be bound by reading its weights, on the engine that serves it now.
+
+    None where several models are shown, or none of them has a measured bound.
+    """
+    models = [query.model] if query.model else list(query.rollups(split=True).values_list("model", flat=True).distinct()[:2])
+    if len(models) != 1:
+        return None
+    try:
+        return next((card.bound_tokens_per_s for card in engine_client.model_cards() if card.name == models[0]), None)
+    except redis.RedisError:
+        return None
 
 
 def _totals(query: Query) -> dict[str, int]:
@@ -155,14 +197,10 @@ def _at_least(histogram: dict[int, int]) -> dict[str, float | None]:
 
 
 def series(query: Query) -> list[dict]:
-    """One entry for each hour or day, also for the empty ones: counts by outcome, tokens, percentiles."""
-    cells: dict[datetime, dict] = {}
-    at = query.start
-    while at < query.end:
-        cells[at] = {name: 0 for name in SUMS} | {"queue": {}, "ttft": {}, "rate": {}}
-        at += query.step
+    """One entry for each hour, day or week, also for the empty ones: counts by outcome, tokens, percentiles."""
+    cells = {at: dict.fromkeys(SUMS, 0) | {"queue": {}, "ttft": {}, "rate": {}} for at in query.points(query.step)}
     for row in query.rollups(step=query.step).values("start", *SUMS, "queue", "ttft", "rate"):
-        cell = cells[row["start"]]
+        cell = cells[_floor(row["start"], query.step)]
         for name in SUMS:
             cell[name] += row[name]
         for name in ("queue", "ttft", "rate"):
@@ -180,16 +218,21 @@ def series(query: Query) -> list[dict]:
 
 
 def people(query: Query) -> list[dict]:
-    """Active users and visitors, and views of links, for each hour of up to two days, else for each day."""
-    step = HOUR if query.end - query.start <= PEOPLE_HOURLY_UP_TO else DAY
-    count = int((query.end - query.start) / step)
-    out = {query.start + step * n: {"start": query.start + step * n, "people": 0, "views": 0} for n in range(count)}
+    """Active users and visitors, and views of links, for each hour of up to two days, else for each day, or as asked."""
+    step = query.people_step
+    out = {at: {"start": at, "people": 0, "views": 0} for at in query.points(step)}
     for kind in [Kind.USER] if query.user else [Kind.USER, Kind.VISITOR]:
-        rows = query.rollups(kind, step=step).values("start").annotate(n=Count("subject", distinct=True))
-        for row in rows.filter(subject=query.user) if query.user else rows:
-            out[row["start"]]["people"] += row["n"]
-    for hour, views in ShareViews.objects.filter(hour__gte=query.start, hour__lt=query.end).values_list("hour", "views"):
-        out[_floor(hour, step)]["views"] += views
+        rows = query.rollups(kind, step=step)
+        rows = rows.filter(subject=query.user) if query.user else rows
+        if step == WEEK or (step == DAY and query.period == Period.HOUR):  # longer than the rows' own
+            for at in out:
+                out[at]["people"] += rows.filter(start__gte=at, start__lt=at + step).aggregate(n=DIFFERENT)["n"]
+        else:
+            for row in rows.values("start").annotate(n=DIFFERENT):
+                out[row["start"]]["people"] += row["n"]
+    views = ShareViews.objects.filter(hour__gte=query.start, hour__lt=query.end).values("hour").annotate(n=Sum("views"))
+    for row in views:
+        out[_floor(row["hour"], step)]["views"] += row["n"]
     return list(out.values())
 
 
@@ -221,14 +264,14 @@ def errors(query: Query) -> list[dict]:
 
 
 def table(query: Query, kind: str) -> list[dict]:
-    """Use by ``model``, ``user``, ``key``, ``link`` or ``engine``, the busiest first; models and engines also with percentiles."""
+    """Use by ``model`` or by a kind of rollup, the busiest first; models and engines also with percentiles."""
     if kind == "model":
         rows, key = query.rollups(split=True), "model"
-    elif kind in (Kind.USER, Kind.KEY, Kind.LINK, Kind.ENGINE):
+    elif kind in (Kind.USER, Kind.VISITOR, Kind.KEY, Kind.LINK, Kind.ENGINE):
         rows, key = query.rollups(kind), "subject"
         rows = rows.filter(subject=query.user) if query.user and kind == Kind.USER else rows
     else:
-        raise InvalidParameter(f"There is no table '{kind[:20]}'. Choose one of model, user, key, link, engine.")
+        raise InvalidParameter(f"There is no table '{kind[:20]}'. Choose one of model, user, visitor, key, link, engine.")
     sums = {name: Sum(name) for name in SUMS}
     top = list(rows.values(key).annotate(**sums).order_by("-requests")[:TABLE_ROWS])
     names = _names(kind, [row[key] for row in top])
@@ -252,6 +295,8 @@ def _names(kind: str, subjects: list[str]) -> dict[str, str]:
     if kind == Kind.USER:
         users = get_user_model().objects.filter(pk__in=subjects)
         return {str(user.pk): user.email or user.get_username() for user in users}
+    if kind == Kind.VISITOR:
+        return {subject: f"visitor {subject[:8]}" for subject in subjects}
     if kind == Kind.LINK:
         return {str(pk): title or "deleted" for pk, title in ShareLink.objects.filter(pk__in=subjects).values_list("pk", "title")}
     if kind == Kind.KEY:
@@ -280,19 +325,22 @@ def choices() -> dict:
 
 
 def workers() -> dict:
-    """Engines of every worker that reports, and the length of the queue. Empty when Redis does not answer."""
+    """Engines of every worker that reports or has just stopped to, and the length of the queue. Empty when Redis does not answer."""
     try:
-        waiting, reports = streams.queue_length(), streams.workers()
+        waiting, seen, alive = streams.queue_length(), streams.workers_seen(), streams.workers()
+        engines = [
+            _engine(worker, report, engine, age_s, worker in alive)
+            for worker, (report, age_s) in seen.items()
+            for engine in report["engines"]
+        ]
     except redis.RedisError:
         return {"waiting": None, "engines": []}
-    engines = [_engine(worker, report, engine) for worker, report in reports.items() for engine in report["engines"]]
     return {"waiting": waiting, "engines": engines}
 
 
-def _engine(worker: str, report: dict, engine: dict) -> dict:
+def _engine(worker: str, report: dict, engine: dict, age_s: float, alive: bool) -> dict:
     info = engine["info"] or {}
-    now = _now(engine["generation"]) if engine["generation"] else {}
-    left = streams.client().pttl(f"worker:{worker}")
+    now = _now(engine["generation"]) if engine["generation"] and alive else {}
     return {
         "worker": worker,
         "host": report["host"],
@@ -306,7 +354,8 @@ def _engine(worker: str, report: dict, engine: dict) -> dict:
         "detail": engine["detail"],
         "generation": engine["generation"],
         "memory": engine.get("memory"),
-        "heartbeat_s": max(0.0, streams.WORKER_TTL_SECONDS - left / 1000) if left > 0 else None,
+        "alive": alive,
+        "heartbeat_s": age_s,
         **now,
     }
 

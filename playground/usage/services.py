@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import transaction
@@ -23,13 +24,16 @@ from playground.usage.models import SUMS, TALLIES, AuditEntry, RollupState, Stal
 
 Kind, Period = UsageRollup.Kind, UsageRollup.Period
 HOUR = timedelta(hours=1)
+TOTAL = (Kind.TOTAL, "", "", "")
 KEY = ("kind", "subject", "model", "source")
+FIGURES = (*SUMS, "peak_waiting", *TALLIES)
 STALE_AT_ONCE = 24
 MOST_SUBJECTS = 500  # of a day made anew one by one; more are made all together
 OVERLAP = timedelta(minutes=2)  # a transaction that commits late is still seen
 FRESH = timedelta(seconds=10)
 COLUMNS = (
     "created_at",
+    "finished_at",
     "model",
     "source",
     "user_id",
@@ -105,8 +109,11 @@ def rollup_hour(hour: datetime) -> set[tuple]:
     _one_at_a_time()
     marks = list(StaleHour.objects.filter(start=hour).values_list("pk", flat=True))
     cells = _Cells()
-    for row in _rows(Generation.objects.filter(created_at__gte=hour, created_at__lt=hour + HOUR)):
+    rows = list(_rows(Generation.objects.filter(created_at__gte=hour, created_at__lt=hour + HOUR)))
+    for row in rows:
         cells.add(row)
+    if rows:
+        cells.cells[TOTAL]["peak_waiting"] = _peak_waiting(rows)
     StaleHour.objects.filter(pk__in=marks).delete()
     return _store(UsageRollup.objects.filter(kind__in=Kind.values, period=Period.HOUR, start=hour), Period.HOUR, hour, cells)
 
@@ -122,6 +129,7 @@ def rollup_day(day: datetime, keys: set[tuple] | None = None) -> None:
     cells = _Cells()
     for row in _cells_of(at.filter(period=Period.HOUR, start__gte=day, start__lt=day + timedelta(days=1))):
         cells.merge({row.pop("key"): row})
+    cells.join_visitors()
     _store(at.filter(period=Period.DAY, start=day), Period.DAY, day, cells)
 
 
@@ -143,6 +151,18 @@ def _rows(generations) -> Iterable[tuple]:
     return ended.values_list(*COLUMNS).iterator(chunk_size=10_000)
 
 
+def _peak_waiting(rows: list[tuple]) -> int:
+    """Most of ``rows`` that waited for an engine at once."""
+    changes = []
+    for row in rows:
+        facts = dict(zip(COLUMNS, row, strict=True))
+        since, waited = facts["created_at"], facts["queue_ms"]
+        until = since + timedelta(milliseconds=waited) if waited is not None else facts["finished_at"]
+        if until:
+            changes += [(since, 1), (until, -1)]
+    return max(accumulate(change for _, change in sorted(changes)), default=0)
+
+
 class _Cells:
     """Rollups of one period by (kind, subject, model, source)."""
 
@@ -151,8 +171,8 @@ class _Cells:
 
     def add(self, row: tuple) -> None:
         """Count one generation (``COLUMNS``): in the total, for everybody by model and source, and for each subject it has."""
-        _, model, source, user, visitor, key, link, worker, engine, *facts = row
-        self._count((Kind.TOTAL, "", "", ""), facts)
+        _, _, model, source, user, visitor, key, link, worker, engine, *facts = row
+        self._count(TOTAL, facts)
         self._count((Kind.ALL, "", model, source), facts)
         if user is not None:
             self._count((Kind.USER, str(user), model, source), facts)
@@ -170,9 +190,16 @@ class _Cells:
             cell = self._cell(at)
             for name in SUMS:
                 cell[name] += other[name]
+            cell["peak_waiting"] = max(cell["peak_waiting"], other["peak_waiting"])
             for name in TALLIES:
                 for key, count in other[name].items():
                     cell[name][str(key)] += count
+
+    def join_visitors(self) -> None:
+        """One cell for each visitor beside those by model and source."""
+        for (kind, subject, *_), cell in list(self.cells.items()):
+            if kind == Kind.VISITOR:
+                self.merge({(kind, subject, "", ""): cell})
 
     def _count(self, at: tuple, facts: list) -> None:
         state, finish, error, prompt, completion, queue_ms, ttft_ms, total_ms, rate = facts
@@ -192,14 +219,14 @@ class _Cells:
     def _cell(self, at: tuple) -> dict:
         cell = self.cells.get(at)
         if cell is None:
-            cell = self.cells[at] = {name: 0 for name in SUMS} | {name: defaultdict(int) for name in TALLIES}
+            cell = self.cells[at] = dict.fromkeys((*SUMS, "peak_waiting"), 0) | {name: defaultdict(int) for name in TALLIES}
         return cell
 
 
 def _cells_of(rollups: QuerySet) -> Iterable[dict]:
     """Stored cells, each with its ``pk`` and its ``key``."""
-    for pk, kind, subject, model, source, *values in rollups.values_list("pk", *KEY, *SUMS, *TALLIES).iterator():
-        yield {"pk": pk, "key": (kind, subject, model, source), **dict(zip((*SUMS, *TALLIES), values, strict=True))}
+    for pk, kind, subject, model, source, *values in rollups.values_list("pk", *KEY, *FIGURES).iterator():
+        yield {"pk": pk, "key": (kind, subject, model, source), **dict(zip(FIGURES, values, strict=True))}
 
 
 def _store(stored: QuerySet, period: str, start: datetime, cells: _Cells) -> set[tuple]:

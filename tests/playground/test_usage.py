@@ -21,17 +21,17 @@ from playground.accounts.services import account_claim
 from playground.api.services import key_create
 from playground.chat.models import Conversation, Generation
 from playground.chat.services import generation_cancel, generation_create, generations_reap
-from playground.config import BASE_DIR
+from playground.config import BASE_DIR, config
 from playground.identity import Owner
 from playground.schemas import ChatMessage, Params
 from playground.usage import selectors, services
 from playground.usage.histograms import bucket_of, percentile
-from playground.usage.models import SUMS, TALLIES, AuditEntry, StaleHour, UsageRollup
+from playground.usage.models import AuditEntry, StaleHour, UsageRollup
 from tests.playground.conftest import wait_for
 from tests.playground.test_sharing import browser, chat, share
 
 User = get_user_model()
-KEYS = ("period", "start", "kind", "subject", "model", "source", *SUMS, *TALLIES)
+KEYS = ("period", "start", *services.KEY, *services.FIGURES)
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_rollups_equal_the_rows_after_stops_errors_and_a_killed_worker(worker, f
     wait_for(lambda: generations_reap() or state_of(killed) == "interrupted", seconds=20)
     services.rollup_update(force=True)
     assert_rollups_equal_rows()
-    assert UsageRollup.objects.filter(kind="visitor", subject=str(owner.visitor_id), period="day").get().requests == 6
+    assert UsageRollup.objects.filter(kind="visitor", subject=str(owner.visitor_id), period="day", model="").get().requests == 6
     incremental = stored()
     services.rollup_rebuild()
     assert stored() == incremental
@@ -177,6 +177,24 @@ def test_a_page_makes_only_some_of_the_outdated_hours_anew(monkeypatch) -> None:
 
 
 @pytest.mark.django_db
+def test_the_peak_of_the_queue_is_the_most_that_waited_at_once(empty_redis, staff) -> None:
+    def waited(start_s: float, seconds: float | None, end_s: float = 99) -> None:
+        at = datetime(2026, 11, 20, 13, tzinfo=UTC) + timedelta(seconds=start_s)
+        state, queue_ms = ("stopped", None) if seconds is None else ("done", seconds * 1000)
+        until = at + timedelta(seconds=end_s)
+        Generation.objects.create(model="a", state=state, created_at=at, queue_ms=queue_ms, finished_at=until)
+
+    waited(0, 10)
+    waited(5, 10)
+    waited(9, None, end_s=20)  # stopped before an engine took it
+    waited(10, 1)  # the first has just left
+    waited(3000, 1)
+    summary = staff.get("/api/stats/summary?from=2026-11-20&to=2026-11-20").json()
+    assert summary["peak_waiting"] == 3
+    assert staff.get("/api/stats/summary?from=2026-11-20&to=2026-11-20&model=a").json()["peak_waiting"] is None
+
+
+@pytest.mark.django_db
 def test_an_update_writes_only_what_changed() -> None:
     ended(600)
     services.rollup_update(force=True)
@@ -184,7 +202,7 @@ def test_an_update_writes_only_what_changed() -> None:
     ended(1, seed=9)
     services.rollup_update(force=True)
     after = set(UsageRollup.objects.values_list("pk", flat=True))
-    assert len(after - before) == 8  # total, all, visitor and engine, of an hour and of its day
+    assert len(after - before) == 9  # total, all, visitor and engine, of an hour and of its day; the visitor's day together
     services.rollup_update(force=True)
     assert set(UsageRollup.objects.values_list("pk", flat=True)) == after
 
@@ -256,10 +274,84 @@ def test_the_pages_figures_come_from_the_span_and_filters_asked_for(empty_redis,
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize("by, points", [("hour", 96), ("day", 4), ("week", 2)])
+def test_charts_by_hour_day_and_week_add_up_to_the_same(empty_redis, staff, by: str, points: int) -> None:
+    ended(600)  # Friday the 20th to Sunday the 22nd
+    span = f"from=2026-11-20&to=2026-11-23&by={by}"  # up to Monday
+    series = staff.get(f"/api/stats/series?{span}").json()
+    assert len(series) == points and sum(point["requests"] for point in series) == 600
+    assert series[0]["start"].startswith({"week": "2026-11-16"}.get(by, "2026-11-20"))
+    people = staff.get(f"/api/stats/people?{span}").json()
+    assert len(people) == points and max(point["people"] for point in people) == 5
+    some = staff.get(f"/api/stats/people?{span}&model=a&source=api").json()
+    assert len(some) == points and max(point["people"] for point in some) <= 5
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("by", ["", "hour", "day", "week"])
+def test_the_last_24_hours_keep_their_sum_in_every_step(empty_redis, staff, by: str) -> None:
+    ended(50)
+    Generation.objects.update(created_at=timezone.now() - timedelta(hours=20))
+    asked = staff.get("/api/stats/summary?range=24h").json()["requests"]
+    assert asked == 50
+    for part, name in (("series", "requests"), ("people", "people")):
+        points = staff.get(f"/api/stats/{part}?range=24h&by={by}").json()
+        assert sum(point[name] for point in points) == (asked if name == "requests" else 5)
+
+
+@pytest.mark.django_db
+def test_visitors_have_a_table_of_their_own(empty_redis, staff) -> None:
+    ended(300)
+    rows = staff.get("/api/stats/visitors?from=2026-11-20&to=2026-11-22").json()
+    asked = Counter(str(v) for v in Generation.objects.values_list("visitor_id", flat=True))
+    assert {row["id"]: row["requests"] for row in rows} == asked
+    assert rows[0]["name"] == f"visitor {rows[0]['id'][:8]}" and rows[0]["requests"] == max(asked.values())
+    some = staff.get("/api/stats/visitors?from=2026-11-20&to=2026-11-22&model=a").json()
+    assert sum(row["requests"] for row in some) == Generation.objects.filter(model="a").count()
+
+
+@pytest.mark.django_db
+def test_the_read_bound_is_that_of_the_one_model_shown(empty_redis, staff) -> None:
+    ended(40)
+    name = config.model_names[0]
+    Generation.objects.filter(model="a").update(model=name)
+    info = {"title": "T", "context_tokens": 2048, "parameters": 1, "dtype": "float16", "device": "NVIDIA H200", "gpus": 1}
+    info |= {
+        "backend": "monokernel",
+        "bytes_per_token": 4_000_000,
+        "datasheet_bytes_per_s": None,
+        "measured_bytes_per_s": 4e9,
+        "driver": None,
+    }
+    engine = {"model": name, "state": "ready", "info": info, "slot": 0}
+    streams.worker_beat("w", {"host": "h", "holds": [], "engines": [engine]})
+    span = "from=2026-11-20&to=2026-11-22"
+    assert staff.get(f"/api/stats/summary?{span}").json()["read_bound"] is None  # two models
+    assert staff.get(f"/api/stats/summary?{span}&model={name}").json()["read_bound"] == 1000
+    assert staff.get(f"/api/stats/summary?{span}&model=b").json()["read_bound"] is None
+
+
+@pytest.mark.django_db
+def test_a_worker_that_vanishes_is_shown_for_a_while_and_takes_no_acts(empty_redis, staff) -> None:
+    engine = {"slot": 0, "engine": "0/a", "model": "a", "state": "ready", "fraction": 1, "detail": "", "generation": None, "info": None}
+    for name in ("lost-1", "left-1"):
+        streams.worker_beat(name, {"host": name, "holds": [], "engines": [engine]})
+    streams.worker_gone("left-1")  # said goodbye
+    empty_redis.delete("worker:lost-1")  # its heartbeat ran out
+    empty_redis.pexpire("worker:lost-1:seen", 90_000)
+    (shown,) = staff.get("/api/stats/workers").json()["engines"]
+    assert (shown["worker"], shown["alive"]) == ("lost-1", False) and 29 < shown["heartbeat_s"] < 31
+    body = {"worker": "lost-1", "slot": 0}
+    assert staff.post("/api/stats/engines/drain", body, content_type="application/json").status_code == 404
+    empty_redis.delete("worker:lost-1:seen")
+    assert staff.get("/api/stats/workers").json()["engines"] == []
+
+
+@pytest.mark.django_db
 def test_every_part_is_also_csv_and_no_cell_is_a_formula(empty_redis, staff) -> None:
     ended(50)
     Generation.objects.update(model="=HYPERLINK(1)")
-    for part in ("summary", "series", "models", "users", "links", "engines", "errors", "spread-rate"):
+    for part in ("summary", "series", "models", "users", "visitors", "links", "engines", "errors", "spread-rate"):
         answer = staff.get(f"/api/stats/{part}?from=2026-11-20&to=2026-11-22&format=csv")
         assert answer["Content-Type"].startswith("text/csv") and "attachment" in answer["Content-Disposition"]
     lines = staff.get("/api/stats/models?from=2026-11-20&to=2026-11-22&format=csv").content.decode().splitlines()
@@ -290,6 +382,8 @@ def test_stats_are_for_staff(empty_redis, owner) -> None:
         ("source=telnet", "web, api"),
         ("user=ines", "primary key"),
         ("model=%00", "no NUL"),
+        ("by=month", "hour, day, week"),
+        ("range=30d&by=hour", "8 days can be shown; these are 30"),
     ],
 )
 def test_a_bad_filter_names_what_is_wrong(empty_redis, staff, query: str, words: str) -> None:

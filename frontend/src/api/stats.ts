@@ -20,6 +20,10 @@ export interface Summary {
   queue_ms: Percentiles;
   ttft_ms: Percentiles;
   rate: Percentiles;
+  /** Of the one model shown, on its present engine. */
+  read_bound: number | null;
+  /** Null where a filter is set. */
+  peak_waiting: number | null;
   links: number;
   views: number;
 }
@@ -83,7 +87,9 @@ export interface EngineRow {
   detail: string;
   generation: string | null;
   memory: { used: number; total: number } | null;
-  heartbeat_s: number | null;
+  /** False: its worker has stopped reporting. */
+  alive: boolean;
+  heartbeat_s: number;
   rate?: number | null;
   prefill?: [number, number] | null;
 }

@@ -1,4 +1,4 @@
-"""Hours that changed hands, and one total for all models and sources beside the rollups that there are."""
+"""Hours that changed hands, and, beside the rollups that there are, those for all models and sources together."""
 
 from collections import defaultdict
 
@@ -11,8 +11,9 @@ TALLIES = ("errors", "finishes", "queue", "ttft", "total", "rate")
 def add_totals(apps, schema_editor) -> None:
     rollup = apps.get_model("usage", "UsageRollup")
     totals = {}
-    for row in rollup.objects.filter(kind="all").values("period", "start", *SUMS, *TALLIES).iterator():
-        at = (row["period"], row["start"])
+    parts = rollup.objects.filter(models.Q(kind="all") | models.Q(kind="visitor", period="day"))
+    for row in parts.values("kind", "subject", "period", "start", *SUMS, *TALLIES).iterator():
+        at = ("total" if row["kind"] == "all" else "visitor", row["subject"], row["period"], row["start"])
         total = totals.setdefault(at, dict.fromkeys(SUMS, 0) | {name: defaultdict(int) for name in TALLIES})
         for name in SUMS:
             total[name] += row[name]
@@ -20,7 +21,11 @@ def add_totals(apps, schema_editor) -> None:
             for key, count in row[name].items():
                 total[name][key] += count
     rollup.objects.bulk_create(
-        [rollup(kind="total", period=period, start=start, **total) for (period, start), total in totals.items()], batch_size=2000
+        [
+            rollup(kind=kind, subject=subject, period=period, start=start, **total)
+            for (kind, subject, period, start), total in totals.items()
+        ],
+        batch_size=2000,
     )
 
 
@@ -36,6 +41,11 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("start", models.DateTimeField()),
             ],
+        ),
+        migrations.AddField(
+            model_name="usagerollup",
+            name="peak_waiting",
+            field=models.PositiveIntegerField(default=0),
         ),
         migrations.AlterField(
             model_name="usagerollup",
@@ -54,6 +64,6 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.RunPython(
-            add_totals, lambda apps, schema_editor: apps.get_model("usage", "UsageRollup").objects.filter(kind="total").delete()
+            add_totals, lambda apps, schema_editor: apps.get_model("usage", "UsageRollup").objects.filter(model="", source="").delete()
         ),
     ]

@@ -14,7 +14,7 @@ import { tableIcon } from "../parts/icons";
 import { bars, legend, lines, short, table, type Series } from "./charts";
 
 const WORKERS_MS = 2000;
-const CSV_PARTS = ["summary", "series", "people", "spread-rate", "spread-ttft", "spread-queue", "errors", "models", "users", "keys", "links", "engines", "link-views"];
+const CSV_PARTS = ["summary", "series", "people", "spread-rate", "spread-ttft", "spread-queue", "errors", "models", "users", "visitors", "keys", "links", "engines", "link-views"];
 const utc = (options: Intl.DateTimeFormatOptions): Intl.DateTimeFormat => new Intl.DateTimeFormat(dateLanguage, { ...options, timeZone: "UTC" });
 const hourOf = utc({ hour: "2-digit", minute: "2-digit" });
 const dayOf = utc({ day: "numeric", month: "short" });
@@ -36,6 +36,7 @@ class StatsPage {
   private readonly engineCount = h("span", { class: "upd" });
   private readonly ranges = h("div", { class: "seg", role: "group", "aria-label": t("stats.range") });
   private readonly dates = h("form", { class: "dates", hidden: true });
+  private step!: HTMLSelectElement;
   private asTable = new Set<string>();
   private load = 0;
 
@@ -83,8 +84,14 @@ class StatsPage {
     }
     this.filter.delete("from");
     this.filter.delete("to");
+    if (name === "30d" && this.filter.get("by") === "hour") this.clearStep();
     this.set("range", name);
     this.drawRanges();
+  }
+
+  private clearStep(): void {
+    this.filter.delete("by");
+    this.step.value = "";
   }
 
   private selects(): HTMLElement[] {
@@ -107,7 +114,13 @@ class StatsPage {
         ["api", t("stats.source_api")],
       ]),
       select("user", t("stats.all_users")),
+      select("by", t("stats.by_itself"), [
+        ["hour", t("stats.per_hour")],
+        ["day", t("stats.per_day")],
+        ["week", t("stats.per_week")],
+      ]),
     ];
+    this.step = made[3]!;
     void stats.choices().then((choices: Choices) => {
       fills.get("model")?.(choices.models.map((name) => [name, name]));
       fills.get("user")?.(choices.users.map((user) => [user.id, user.name]));
@@ -142,11 +155,11 @@ class StatsPage {
       this.drawReadouts(summary);
       this.drawCharts(summary, series, people);
       this.say(summary.requests ? "" : t("stats.none", { from: momentOf.format(new Date(summary.start)), to: momentOf.format(new Date(summary.end)) }));
-      const [rate, ttft, models, errors] = await Promise.all([get<Bar[]>("spread-rate"), get<Bar[]>("spread-ttft"), get<UseRow[]>("models"), get<ErrorRow[]>("errors")]);
-      const [users, keys, links, views] = await Promise.all([get<UseRow[]>("users"), get<UseRow[]>("keys"), get<UseRow[]>("links"), get<{ id: string; name: string; views: number }[]>("link-views")]);
+      const [rate, ttft, queue, models, errors] = await Promise.all([get<Bar[]>("spread-rate"), get<Bar[]>("spread-ttft"), get<Bar[]>("spread-queue"), get<UseRow[]>("models"), get<ErrorRow[]>("errors")]);
+      const [users, visitors, keys, links, views] = await Promise.all([get<UseRow[]>("users"), get<UseRow[]>("visitors"), get<UseRow[]>("keys"), get<UseRow[]>("links"), get<{ id: string; name: string; views: number }[]>("link-views")]);
       if (turn !== this.load) return;
-      this.drawSpreads(rate, ttft, models, errors, summary);
-      this.drawTables(users, keys, links, views);
+      this.drawSpreads(rate, ttft, queue, models, errors, summary);
+      this.drawTables(users, visitors, keys, links, views);
     } catch (error) {
       if (turn === this.load) this.say(error instanceof ApiError ? error.message : String(error));
     }
@@ -167,11 +180,15 @@ class StatsPage {
       item(t("stats.requests"), num(now.requests), "", change(now.requests, now.before.requests)),
       item(t("stats.output_tokens"), short(now.completion_tokens), "", change(now.completion_tokens, now.before.completion_tokens)),
       item(t("stats.active_users"), num(now.users + now.visitors), "", [t("stats.signed_in", { n: now.users }), t("stats.visitors", { n: now.visitors })]),
-      item(t("stats.queue_p95"), ...split(now.queue_ms.p95), ["", `p50 ${ms(now.queue_ms.p50)}, p99 ${ms(now.queue_ms.p99)}`]),
+      item(t("stats.queue_p95"), ...split(now.queue_ms.p95), now.peak_waiting === null ? ["", `p50 ${ms(now.queue_ms.p50)}, p99 ${ms(now.queue_ms.p99)}`] : ["", `p99 ${ms(now.queue_ms.p99)}, ${t("stats.peak_waiting", { n: num(now.peak_waiting) })}`]),
       item(t("stats.ttft_p95"), ...split(now.ttft_ms.p95), ["", `p50 ${ms(now.ttft_ms.p50)}, p99 ${ms(now.ttft_ms.p99)}`]),
-      item(t("stats.rate_p50"), whole(now.rate.p50), t("unit_rate"), ["", `p95 ${whole(now.rate.p95)}, p99 ${whole(now.rate.p99)}`], "sig"),
+      item(t("stats.rate_p50"), whole(now.rate.p50), t("unit_rate"), this.ofBound(now) ?? ["", `p95 ${whole(now.rate.p95)}, p99 ${whole(now.rate.p99)}`], "sig"),
       item(t("stats.failed"), now.requests ? num((100 * failed) / now.requests, 2) : "–", now.requests ? "%" : "", [num(failed), t("stats.of_requests", { n: num(now.requests) })]),
     );
+  }
+
+  private ofBound({ rate, read_bound }: Summary): [string, string] | null {
+    return rate.p50 === null || read_bound === null ? null : [`${num((100 * rate.p50) / read_bound, 1)}${GAP}%`, t("stats.of_bound", { bound: num(read_bound) })];
   }
 
   private drawCharts(now: Summary, points: Point[], people: PeoplePoint[]): void {
@@ -220,7 +237,7 @@ class StatsPage {
     return `${title}: ${series.map((one) => `${one.name} ${one.value ?? ""}`.trim()).join(", ")}`;
   }
 
-  private drawSpreads(rate: Bar[], ttft: Bar[], models: UseRow[], errors: ErrorRow[], now: Summary): void {
+  private drawSpreads(rate: Bar[], ttft: Bar[], queue: Bar[], models: UseRow[], errors: ErrorRow[], now: Summary): void {
     const spread = (key: string, sub: string, data: Bar[], unit: string, look: string): HTMLElement => {
       const name = t(`stats.chart_${key}`);
       const label = data.map((bar) => num(bar.from));
@@ -235,6 +252,7 @@ class StatsPage {
     this.spreads.replaceChildren(
       spread("rate_spread", t("stats.spread_rate_note"), rate, t("unit_rate"), "var(--signal)"),
       spread("ttft_spread", t("stats.spread_ttft_note"), ttft, "ms", "var(--bar)"),
+      spread("queue_spread", t("stats.spread_ttft_note"), queue, "ms", "var(--bar)"),
       this.list(t("stats.errors"), t("stats.errors_note"), [t("stats.kind"), t("stats.requests"), t("stats.share")], errorRows, t("stats.no_errors")),
       this.list(t("stats.models"), "", modelHeads, modelRows, t("stats.nothing"), "two"),
     );
@@ -244,7 +262,7 @@ class StatsPage {
     return h("section", { class: `box ${cls}` }, h("div", { class: "bh" }, h("h2", null, title)), sub ? h("p", { class: "m-sub" }, sub) : null, rows.length ? table(title, heads, rows) : h("p", { class: "m-sub" }, empty));
   }
 
-  private drawTables(users: UseRow[], keys: UseRow[], links: UseRow[], views: { id: string; name: string; views: number }[]): void {
+  private drawTables(users: UseRow[], visitors: UseRow[], keys: UseRow[], links: UseRow[], views: { id: string; name: string; views: number }[]): void {
     const figures = (row: UseRow): string[] => [num(row.requests), short(row.completion_tokens), num(row.failed + row.interrupted)];
     const heads = (name: string): string[] => [t(name), ...["requests", "output", "failed"].map((part) => t(`stats.${part}`))];
     const act = (label: string, ask: string, what: () => Promise<void>): HTMLElement => h("button", { type: "button", class: "lk", onClick: () => this.ask(label, ask, what) }, label);
@@ -252,6 +270,7 @@ class StatsPage {
     const linkRows = [...links, ...views.filter((row) => !links.some((link) => link.id === row.id)).map((row) => ({ ...row, requests: 0, prompt_tokens: 0, completion_tokens: 0, failed: 0, interrupted: 0 }) as unknown as UseRow)];
     this.tables.replaceChildren(
       this.list(t("stats.users"), "", [...heads("stats.user"), t("stats.actions")], users.map((row) => [row.name, ...figures(row), act(t("stats.block"), t("stats.block_ask", { name: row.name }), () => stats.block(row.id))]), t("stats.nothing")),
+      this.list(t("stats.visitors_title"), t("stats.visitors_note"), heads("stats.visitor"), visitors.map((row) => [row.name, ...figures(row)]), t("stats.nothing")),
       this.list(t("stats.keys"), "", [...heads("stats.key"), t("stats.actions")], keys.map((row) => [row.name, ...figures(row), act(t("stats.revoke"), t("stats.revoke_key_ask", { name: row.name }), () => stats.revokeKey(row.id))]), t("stats.nothing")),
       this.list(t("stats.links"), t("stats.links_note"), [t("stats.link"), t("stats.views"), t("stats.requests"), t("stats.output"), t("stats.actions")], linkRows.map((row) => [row.name, num(seen.get(row.id) ?? 0), num(row.requests), short(row.completion_tokens), act(t("stats.revoke"), t("stats.revoke_ask", { name: row.name }), () => stats.revokeLink(row.id))]), t("stats.nothing")),
     );
@@ -279,7 +298,7 @@ class StatsPage {
   }
 
   private drawEngines({ waiting, engines }: { waiting: number | null; engines: EngineRow[] }): void {
-    this.engineCount.textContent = `${t("stats.n_engines", { n: engines.length })}, ${t("stats.n_waiting", { n: waiting ?? 0 })}`;
+    this.engineCount.textContent = `${t("stats.n_engines", { n: engines.filter((engine) => engine.alive).length })}, ${t("stats.n_waiting", { n: waiting ?? 0 })}`;
     if (this.engines.contains(document.activeElement) && this.engines.querySelector("tbody")?.childElementCount === engines.length) {
       this.engines.querySelectorAll("tbody tr").forEach((row, index) => this.fillEngine(row as HTMLElement, engines[index]!, false));
       return; // what has the focus stays
@@ -299,7 +318,7 @@ class StatsPage {
   }
 
   private fillEngine(row: HTMLElement, engine: EngineRow, whole: boolean): void {
-    const late = engine.heartbeat_s === null || engine.heartbeat_s > 4;
+    const late = engine.heartbeat_s > 4;
     const shape = late ? "interrupted" : engine.state === "busy" ? (engine.prefill ? "prefill" : "streaming") : engine.state === "ready" ? (engine.draining ? "stopped" : "idle") : engine.state;
     const word = late ? "late" : engine.draining ? "draining" : engine.state === "busy" ? (engine.prefill ? "prefill" : "streaming") : engine.state;
     const detail = engine.state === "loading" || engine.state === "failed" ? engine.detail : "";
@@ -312,10 +331,10 @@ class StatsPage {
       ["", [engine.model]],
       ["mono2", request],
       ["", memory],
-      [late ? "n hold" : "n", [engine.heartbeat_s === null ? "–" : `${num(engine.heartbeat_s, 1)}${GAP}s`]],
+      [late ? "n hold" : "n", [`${num(engine.heartbeat_s, late ? 0 : 1)}${GAP}s`]],
     ];
     const made = cells.map(([cls, content]) => h("td", { class: cls }, ...content));
-    const acts = `${engine.draining} ${engine.generation ?? ""}`;
+    const acts = `${engine.alive} ${engine.draining} ${engine.generation ?? ""}`;
     if (whole) {
       row.append(h("th", { scope: "row" }, `${engine.host} / ${engine.slot}`), ...made, h("td", { class: "n acts" }, ...this.engineActs(engine)));
     } else {
@@ -329,6 +348,7 @@ class StatsPage {
   }
 
   private engineActs(engine: EngineRow): HTMLElement[] {
+    if (!engine.alive) return [];
     const name = `${engine.host} / ${engine.slot}`;
     const link = (key: string, what: () => Promise<void>): HTMLElement => h("button", { type: "button", class: "lk", onClick: () => this.ask(t(`stats.${key}`), t(`stats.${key}_ask`, { name }), what) }, t(`stats.${key}`));
     const acts = [
@@ -340,13 +360,14 @@ class StatsPage {
   }
 }
 
-/** Names of the points for the axis and for the table, and "per hour" or "per day". */
+/** Names of the points for the axis and for the table, and "per hour", "per day" or "per week". */
 function timeLabels(points: { start: string }[]): { label: string[]; full: string[]; every: string } {
-  const hourly = points.length > 1 && Date.parse(points[1]!.start) - Date.parse(points[0]!.start) < 86_400_000;
+  const days = points.length > 1 ? (Date.parse(points[1]!.start) - Date.parse(points[0]!.start)) / 86_400_000 : 1;
+  const hourly = days < 1;
   return {
     label: points.map(({ start }) => (hourly && points.length <= 25 ? hourOf : dayOf).format(new Date(start))),
     full: points.map(({ start }) => (hourly ? momentOf : dayOf).format(new Date(start))),
-    every: t(hourly ? "stats.per_hour" : "stats.per_day"),
+    every: t(hourly ? "stats.per_hour" : days > 1 ? "stats.per_week" : "stats.per_day"),
   };
 }
 
