@@ -11,6 +11,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 
+from engine.kernel.gluon.exchange import push, put_everywhere
 from engine.kernel.gluon.flags import cta_barrier, put
 
 QKV = gl.constexpr(0)
@@ -89,6 +90,29 @@ def finish_rows(s, u, ok, ctx, LIMIT: gl.constexpr):
 
 
 @gluon.jit
+def finish_delta(s, u, ok, ctx, C: gl.constexpr):
+    """``finish_rows`` of a lane's output, or of this rank's part of the only lane's, for all ranks."""
+    if C.ranks == 1:
+        finish_rows(s, u, ok, ctx, C.hidden)
+    elif C.all_lanes == 1:
+        finish_part(s, u, ok, ctx, C)
+    else:
+        out, ahead, away = ctx
+        row = u * s.shape[0] + gl.arange(0, s.shape[0], layout=s.type.layout)
+        ok = ok & (row < C.hidden)
+        put(out + row, ahead, s.to(out.dtype.element_ty), ok)
+        push(C, out + row, s.to(out.dtype.element_ty), ok, away)
+
+
+@gluon.jit
+def finish_part(s, u, ok, ctx, C: gl.constexpr):
+    """Hand this rank's part of a sum that is needed at once over to all ranks."""
+    out, ahead, away = ctx
+    row = u * s.shape[0] + gl.arange(0, s.shape[0], layout=s.type.layout)
+    put_everywhere(C, out + row, ahead, s, ok & (row < C.hidden), away, C.groups * C.padded_hidden)
+
+
+@gluon.jit
 def with_bias(s, u, ok, bias, LIMIT: gl.constexpr):
     row = u * s.shape[0] + gl.arange(0, s.shape[0], layout=s.type.layout)
     return s + gl.load(bias + row, mask=ok & (row < LIMIT), other=0.0).to(gl.float32)
@@ -102,8 +126,8 @@ def finish(d0, d1, pair, ok, ctx, C: gl.constexpr, SEG: gl.constexpr, KIND: gl.c
     if KIND == GATE:
         finish_rows(s0 * s1 / (1.0 + gl.exp(-s0)), pair, ok, ctx, Q.ffn)
     elif KIND == DELTA:
-        finish_rows(s0, 2 * pair, ok, ctx, C.hidden)
-        finish_rows(s1, 2 * pair + 1, ok, ctx, C.hidden)
+        finish_delta(s0, 2 * pair, ok, ctx, C)
+        finish_delta(s1, 2 * pair + 1, ok, ctx, C)
     else:
         LIMIT: gl.constexpr = (Q.heads + 2 * Q.kv_heads) * C.head_size
         if C.bias:
@@ -165,7 +189,7 @@ def add_part(d, s, k, ok, first, ctx, C: gl.constexpr, SEG: gl.constexpr, PARTS:
     STEPS: gl.constexpr = PARTS // 2
     step = (k + STEPS) % STEPS
     s = gl.where(step == 0, rows(d, SEG), s + rows(d, SEG))
-    finish_rows(s, first + k // STEPS * Q.ctas, ok & (step == STEPS - 1), ctx, C.hidden)
+    finish_delta(s, first + k // STEPS * Q.ctas, ok & (step == STEPS - 1), ctx, C)
     return s
 
 
@@ -174,9 +198,10 @@ def run_lane_units(
     C: gl.constexpr, ring, full, empty, xs, base, at, first, n, total, own, SEG: gl.constexpr, LANES: gl.constexpr, Q: gl.constexpr
 ):
     """O or W2 of all lanes: n blocks of rows, LANES (even) units each. ``own``: (pointer to [LANES, padded D], distance to clear) for each
-    lane's sums; ``total``: the same for their sum [D]. xs holds the segments of all lanes one after the other."""
+    lane's sums; ``total``: the same for their sum [D], or on several ranks for the sums of pairs of lanes. xs holds the segments of all lanes
+    one after the other."""
     WIDE: gl.constexpr = SEG < 8  # a lane's segments are no tile of their own
-    NX: gl.constexpr = LANES * SEG if WIDE else SEG
+    NX: gl.constexpr = max(8, LANES * SEG) if WIDE else SEG
     STEP: gl.constexpr = 1 if WIDE else LANES
     d0 = nothing(NX)
     d1 = nothing(NX)
@@ -203,14 +228,21 @@ def add_lanes(d0, d1, s, k, ok, first, total, own, C: gl.constexpr, SEG: gl.cons
     STEPS: gl.constexpr = LANES // 2
     step = (k + STEPS) % STEPS
     block = first + k // STEPS * Q.ctas
-    out, ahead = own
+    out = own[0]
+    ahead = own[1]
     column = 2 * step * SEG if SEG < 8 else 0
     s0 = rows(d0, SEG, column)
     s1 = rows(d1, SEG, column + SEG if SEG < 8 else 0)
-    finish_rows(s0, block, ok, (out + 2 * step * C.padded_hidden, ahead), C.hidden)
-    finish_rows(s1, block, ok, (out + (2 * step + 1) * C.padded_hidden, ahead), C.hidden)
-    s = gl.where(step == 0, s0 + s1, s + (s0 + s1))
-    finish_rows(s, block, ok & (step == STEPS - 1), total, C.hidden)
+    if C.ranks > 1:
+        away = own[2]
+        finish_delta(s0, block, ok, (out + 2 * step * C.padded_hidden, ahead, away), C)
+        finish_delta(s1, block, ok, (out + (2 * step + 1) * C.padded_hidden, ahead, away), C)
+        finish_part(s0 + s1, block, ok, (total[0] + step * C.padded_hidden, total[1], away), C)
+    else:
+        finish_rows(s0, block, ok, (out + 2 * step * C.padded_hidden, ahead), C.hidden)
+        finish_rows(s1, block, ok, (out + (2 * step + 1) * C.padded_hidden, ahead), C.hidden)
+        s = gl.where(step == 0, s0 + s1, s + (s0 + s1))
+        finish_rows(s, block, ok & (step == STEPS - 1), total, C.hidden)
     return s
 
 
@@ -222,7 +254,7 @@ def better(s, u, ok, best, where, bad, logits, C: gl.constexpr):
     gl.store(logits + row, s, mask=inside)
     wins = inside & (s > best)
     bad = bad | (inside & ((s - s) != 0.0)).to(gl.int32)
-    return gl.where(wins, s, best), gl.where(wins, row, where), bad
+    return gl.where(wins, s, best), gl.where(wins, row + C.first_vocab, where), bad
 
 
 @gluon.jit
@@ -235,7 +267,7 @@ def run_head(C: gl.constexpr, ring, full, empty, xs, base, at, first, n, logits)
     d1 = nothing(NX)
     s = rows(d0, SEG)
     best = gl.full([C.rows], float("-inf"), gl.float32, layout=s.type.layout)
-    where = gl.full([C.rows], C.vocab, gl.int32, layout=s.type.layout)
+    where = gl.full([C.rows], C.all_vocab, gl.int32, layout=s.type.layout)
     bad = gl.full([C.rows], 0, gl.int32, layout=s.type.layout)
     for k in range(n):
         following = advance(C, at, 1)

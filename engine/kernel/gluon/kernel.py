@@ -14,6 +14,19 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from engine.kernel.gluon.attention import attend, combine, load_angles, span, taken
+from engine.kernel.gluon.exchange import (
+    AGREEMENT,
+    AT_ONCE,
+    DELAYED,
+    add_waited,
+    arrive_everywhere,
+    begin_launch,
+    distances,
+    guard_of,
+    peer_guard,
+    put_everywhere,
+    wait_everyone,
+)
 from engine.kernel.gluon.flags import (
     arrive,
     at_place,
@@ -29,6 +42,7 @@ from engine.kernel.gluon.flags import (
     settle,
     settle32,
     settle_tiles,
+    unwritten,
     wait_count,
 )
 from engine.kernel.gluon.gemv import DELTA, GATE, QKV, advance, run_head, run_lane_units, run_pairs, run_parts, share, stage
@@ -311,11 +325,11 @@ def now(C: gl.constexpr, pid):
 
 
 @gluon.jit
-def make_delayed_sums(C: gl.constexpr, act, n, pid, guard, T: gl.constexpr):
-    """This CTA's columns of the sums over the other lanes: of O in running layer n - delay + 1 and of W2 in layer n - delay."""
-    L: gl.constexpr = gl.BlockedLayout([C.lanes, 2], [1, 32], [1, 4], [1, 0])
+def make_delayed_sums(C: gl.constexpr, act, n, pid, guard, counters, T: gl.constexpr):
+    """This CTA's columns of the sums over the other lanes, those of other ranks too: of O in running layer n - delay + 1 and of W2 in layer n - delay."""
+    L: gl.constexpr = gl.BlockedLayout([C.all_lanes, 2], [1, 32], [1, 4], [1, 0])
     t = gl.arange(0, 256, layout=gl.SliceLayout(0, L))
-    lane = gl.arange(0, C.lanes, layout=gl.SliceLayout(1, L))[:, None]
+    lane = gl.arange(0, C.all_lanes, layout=gl.SliceLayout(1, L))[:, None]
     mlp = t >= 128
     col = pid * C.presum_columns + (t & 127)
     made = gl.where(mlp, n - C.delay, n - C.delay + 1)
@@ -323,13 +337,65 @@ def make_delayed_sums(C: gl.constexpr, act, n, pid, guard, T: gl.constexpr):
     src = at_layer(act, made, C) + gl.where(mlp, C.at_m, C.at_o) + col
     p = src[None, :] + (1 + lane) * C.padded_hidden
     used = gl.broadcast(use.to(gl.int32)[None, :], p)[0]
-    v = settle(peek(p, used, 1, 0, 2), p, used, guard, T, 1, 0, 2)[0].to(gl.float32)
+    if C.ranks == 1:
+        v = settle(peek(p, used, 1, 0, 2), p, used, guard, T, 1, 0, 2)[0].to(gl.float32)
+    else:
+        began = clock()
+        words = settle(peek(p, used, 1, 0, 2), p, used, guard, T, 1, 0, 2)[0]
+        add_waited(counters, DELAYED, began)
+        other = (lane < C.first_lane) | (lane >= C.first_lane + C.lanes)
+        own = (lane >= C.first_lane) & (lane < C.first_lane + C.lanes)
+        gl.store(p, unwritten(words), mask=use[None, :] & other)  # nobody else reads the others' rows
+        v = words.to(gl.float32)
     e = (gl.sum(v, axis=0)[None, :] - v).to(T)
     dst = at_layer(act, made, C) + C.at_e + gl.where(mlp, C.lanes * C.padded_hidden, 0) + col
-    put(dst[None, :] + lane * C.padded_hidden, clear_distance(made, C.act)[None, :], e, use[None, :])
+    if C.ranks == 1:
+        put(dst[None, :] + lane * C.padded_hidden, clear_distance(made, C.act)[None, :], e, use[None, :])
+    else:
+        put(dst[None, :] + (lane - C.first_lane) * C.padded_hidden, clear_distance(made, C.act)[None, :], e, use[None, :] & own)
 
 
 # --- consumer: layers ---------------------------------------------------------------------------------------------------------
+
+
+@gluon.jit
+def read_sum(C: gl.constexpr, p, guard):
+    """Sum [D] of the parts of all groups, float32, of which this thread's values of the first lie at p."""
+    N: gl.constexpr = C.boxes
+    v = ()
+    for g in gl.static_range(gl.constexpr(C.all_groups)):
+        v = v + (peek32(p + g * C.padded_hidden, N, N, 256, 4),)
+    y = settle32(v[0], p, N, guard, N, 256, 4)
+    for g in gl.static_range(1, gl.constexpr(C.all_groups)):
+        y = plain_sum(y, settle32(v[g], p + g * C.padded_hidden, N, guard, N, 256, 4), C)
+    return y
+
+
+@gluon.jit
+def part_of(parts, n, kind: gl.constexpr, C: gl.constexpr):
+    """Parts [all groups, padded D] of the sums of O (kind 0) or W2 (1) of the n-th running common layer."""
+    return parts + (n & (PARITIES - 1)) * C.parts + kind * (C.all_groups * C.padded_hidden)
+
+
+@gluon.jit
+def begin_meeting(C: gl.constexpr, counters, away):
+    """Begin a step that needs what all ranks made in the last."""
+    begin_step(counters)
+    arrive_everywhere(C, counters, away)
+
+
+@gluon.jit
+def add_sum_of_all(C: gl.constexpr, h, parts, xo, counters, meeting, early: gl.constexpr, layer, pid, guard, T: gl.constexpr):
+    """h + a sum over all ranks, rounded as one rank would hand it over."""
+    began = clock()
+    guard = peer_guard(guard, layer, pid)
+    wait_everyone(C, counters, meeting, early, guard)
+    y = read_sum(C, parts + xo, guard)
+    add_waited(counters, AT_ONCE, began)
+    v = ()
+    for j in gl.static_range(gl.constexpr(C.boxes)):
+        v = v + (y[j].to(T),)
+    return plain_sum(h, v, C)
 
 
 @gluon.jit
@@ -361,7 +427,7 @@ def input_tiles(C: gl.constexpr, xs, SEG: gl.constexpr, LANES: gl.constexpr, T: 
 def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, guard, trace, T: gl.constexpr, C: gl.constexpr):
     """One layer computed by all CTAs. h: tiles of the hidden state without the last layer's W2. w: its attention norm. Returns h, the next layer's w, at, step, bad."""
     ring, kv, xs, full, empty = mem
-    act, lse, counters, unused = buf
+    act, lse, counters, unused, shared, away = buf
     norms, bias, angles, kcache, vcache = model
     Q: gl.constexpr = C.common
     H: gl.constexpr = C.head_size
@@ -376,13 +442,23 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     # norm and QKV
     t0 = now(C, pid)
     guard = at_place(guard, AT_QKV, layer, pid)
-    begin_step(counters)
-    step += 1
-    wait_count(counters, step * Q.ctas - Q.early(Q.units_w2, C.early), guard)
-    tw = now(C, pid)
-    use = (layer > 0).to(gl.int32)
-    p = at_layer(act, sums - 1, C) + C.at_m + xo
-    h = plain_sum(h, settle_tiles(peek_tiles(p, use, C.boxes), p, use, guard, T, C.boxes), C)
+    if C.ranks == 1:
+        begin_step(counters)
+        step += 1
+        wait_count(counters, step * Q.ctas - Q.early(Q.units_w2, C.early), guard)
+        tw = now(C, pid)
+        use = (layer > 0).to(gl.int32)
+        p = at_layer(act, sums - 1, C) + C.at_m + xo
+        h = plain_sum(h, settle_tiles(peek_tiles(p, use, C.boxes), p, use, guard, T, C.boxes), C)
+    else:
+        step += 1
+        if layer == 0:
+            begin_step(counters)
+        else:
+            begin_meeting(C, counters, away)
+            h = add_sum_of_all(C, h, part_of(shared, sums - 1, 1, C), xo, counters, tok * C.meetings + 2 * layer, Q.early(Q.units_w2, C.early), layer, pid,
+                               guard, T)  # fmt: skip
+        tw = now(C, pid)
     bad = stage_normed(C, xd, h, w, bad, layer, T)
     t1 = now(C, pid)
     first, units = share(unit, Q.units_qkv, pid, Q.ctas, 2)
@@ -423,18 +499,30 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     stage(staged, x_heads, T, C.boxes)
     t1 = now(C, pid)
     unit += Q.units_qkv
-    at = delta_phase(C, ring, full, empty, x, step >> 30, at, unit, Q.units_o, (a_sum + C.at_o, ahead_sum), (a + C.at_o + C.padded_hidden, ahead), pid,
-                     Q.segments_o, Q.block_o, Q)  # fmt: skip
+    if C.ranks == 1:
+        total = (a_sum + C.at_o, ahead_sum)
+        own = (a + C.at_o + C.padded_hidden, ahead)
+    else:
+        total = (part_of(shared, sums, 0, C) + C.rank * C.groups * C.padded_hidden, clear_distance(sums, C.parts), away)
+        own = (a + C.at_o + (1 + C.first_lane) * C.padded_hidden, ahead, away)
+    at = delta_phase(C, ring, full, empty, x, step >> 30, at, unit, Q.units_o, total, own, pid, Q.segments_o, Q.block_o, Q)
     record(trace, pid, layer * 5 + 2, t0, tw, t1, C)
     # norm, gate and up
     t0 = now(C, pid)
     guard = at_place(guard, AT_W13, layer, pid)
-    begin_step(counters)
-    step += 1
-    wait_count(counters, step * Q.ctas - Q.early(Q.units_o, C.early), guard)
-    tw = now(C, pid)
-    p = a_sum + C.at_o + xo
-    h = plain_sum(h, settle_tiles(peek_tiles(p, 1, C.boxes, True), p, 1, guard, T, C.boxes, True), C)
+    if C.ranks == 1:
+        begin_step(counters)
+        step += 1
+        wait_count(counters, step * Q.ctas - Q.early(Q.units_o, C.early), guard)
+        tw = now(C, pid)
+        p = a_sum + C.at_o + xo
+        h = plain_sum(h, settle_tiles(peek_tiles(p, 1, C.boxes, True), p, 1, guard, T, C.boxes, True), C)
+    else:
+        begin_meeting(C, counters, away)
+        step += 1
+        h = add_sum_of_all(C, h, part_of(shared, sums, 0, C), xo, counters, tok * C.meetings + 2 * layer + 1, Q.early(Q.units_o, C.early), layer, pid,
+                           guard, T)  # fmt: skip
+        tw = now(C, pid)
     bad = stage_normed(C, xd, h, w, bad, layer, T)
     t1 = now(C, pid)
     unit += Q.units_o
@@ -448,15 +536,20 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     begin_step(counters)
     step += 1
     if C.exchange:
-        make_delayed_sums(C, act, n, pid, at_place(guard, AT_REDUCE, layer, pid), T)
+        make_delayed_sums(C, act, n, pid, guard_of(C, at_place(guard, AT_REDUCE, layer, pid), layer, pid), counters, T)
     wait_count(counters, step * Q.ctas - Q.early(Q.units_w13, C.early), guard)
     tw = now(C, pid)
     staged, x = input_tiles(C, xs, Q.segments_f, Q.sums, T)
     stage_hidden(C, staged, a + C.at_u, 1, guard, T, Q.segments_f * Q.sums, True)
     t1 = now(C, pid)
     unit += Q.units_w13
-    at = delta_phase(C, ring, full, empty, x, step >> 30, at, unit, Q.units_w2, (a_sum + C.at_m, ahead_sum), (a + C.at_m + C.padded_hidden, ahead), pid,
-                     Q.segments_f, Q.block_w2, Q)  # fmt: skip
+    if C.ranks == 1:
+        total = (a_sum + C.at_m, ahead_sum)
+        own = (a + C.at_m + C.padded_hidden, ahead)
+    else:
+        total = (part_of(shared, sums, 1, C) + C.rank * C.groups * C.padded_hidden, clear_distance(sums, C.parts), away)
+        own = (a + C.at_m + (1 + C.first_lane) * C.padded_hidden, ahead, away)
+    at = delta_phase(C, ring, full, empty, x, step >> 30, at, unit, Q.units_w2, total, own, pid, Q.segments_f, Q.block_w2, Q)
     record(trace, pid, layer * 5 + 4, t0, tw, t1, C)
     return h, w, at, step, bad
 
@@ -484,7 +577,7 @@ def lane_update(C: gl.constexpr, h, own, delayed, use, past, guard, T: gl.conste
 @gluon.jit
 def after_mlp(C: gl.constexpr, act, h, n, layer, lane, xo, guard, T: gl.constexpr):
     """State of a lane before layer ``layer`` (running number n): with the output of W2 of the layer before, if that was a layer of lanes."""
-    own = at_layer(act, n - 1, C) + C.at_m + (1 + lane) * C.padded_hidden + xo
+    own = at_layer(act, n - 1, C) + C.at_m + (1 + C.first_lane + lane) * C.padded_hidden + xo
     delayed = at_layer(act, n - 1 - C.delay, C) + C.at_e + (C.lanes + lane) * C.padded_hidden + xo
     use = (layer > C.common_layers).to(gl.int32)
     past = ((layer > C.common_layers) & (layer > C.past_from)).to(gl.int32)
@@ -500,6 +593,14 @@ def lane_step(C: gl.constexpr, counter, step, guard):
 
 
 @gluon.jit
+def delta_ctx(C: gl.constexpr, p, ahead, away):
+    if C.ranks == 1:
+        return p, ahead
+    else:
+        return p, ahead, away
+
+
+@gluon.jit
 def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, guard, trace, T: gl.constexpr, C: gl.constexpr):
     """QKV, attention and O of one lane of the group in its layer, and between them W13 and W2 of the other lane in its own.
 
@@ -508,7 +609,7 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
     Returns hs exchanged, the next half's w, at, step, bad.
     """
     ring, kv, xs, full, empty = mem
-    act, lse, counters, group = buf
+    act, lse, counters, group, shared, away = buf
     norms, bias, angles, kcache, vcache = model
     G: gl.constexpr = C.lane
     H: gl.constexpr = C.head_size
@@ -549,7 +650,7 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
     guard = at_place(guard, AT_W13, other_layer, pid)
     step = lane_step(C, group_counter, step, guard)
     past = ((other_layer >= C.past_from) & (half > 0)).to(gl.int32)
-    own = b + C.at_o + (1 + other) * C.padded_hidden + xo
+    own = b + C.at_o + (1 + C.first_lane + other) * C.padded_hidden + xo
     delayed = at_layer(act, m - C.delay, C) + C.at_e + other * C.padded_hidden + xo
     g = lane_update(C, hs[1], own, delayed, n_other, past, guard, T)
     bad = stage_normed(C, xd, g, w_ffn, bad, other_layer, T)
@@ -584,14 +685,14 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
     guard = at_place(guard, AT_W2, other_layer, pid)
     if C.exchange:
         if (turn == 1) & (n_own != 0):
-            make_delayed_sums(C, act, n, pid, at_place(guard, AT_REDUCE, layer, pid), T)
+            make_delayed_sums(C, act, n, pid, guard_of(C, at_place(guard, AT_REDUCE, layer, pid), layer, pid), counters, T)
     step = lane_step(C, group_counter, step, guard)
     tw = now(C, pid)
     xf = xs._reinterpret(T, [C.boxes, G.segments_f if G.segments_f > 8 else 8, 64], xs.layout)
     stage_hidden(C, xf, b + C.at_u + other * G.ffn, n_other, guard, T, G.segments_f, False)
     t1 = now(C, pid)
     first, pairs = share(other_unit + 2 * (G.units_qkv + G.units_o + G.units_w13) + (1 - turn) * G.units_w2, G.units_w2, rank, G.ctas, 2)
-    ctx = (b + C.at_m + (1 + other) * C.padded_hidden, ahead_other)
+    ctx = delta_ctx(C, b + C.at_m + (1 + C.first_lane + other) * C.padded_hidden, ahead_other, away)
     at = run_pairs(C, ring, full, empty, xf, step >> 30, at, first, pairs * n_other, ctx, G.segments_f, DELTA, G)
     record(trace, pid, trace_at + 3, t0, tw, t1, C)
     # output projection
@@ -606,7 +707,7 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
     stage(xq, x, T, C.boxes)
     t1 = now(C, pid)
     first, pairs = share(own_unit + 2 * G.units_qkv + turn * G.units_o, G.units_o, rank, G.ctas, 2)
-    ctx = (a + C.at_o + (1 + lane) * C.padded_hidden, ahead)
+    ctx = delta_ctx(C, a + C.at_o + (1 + C.first_lane + lane) * C.padded_hidden, ahead, away)
     at = run_pairs(C, ring, full, empty, xq, step >> 30, at, first, pairs * n_own, ctx, G.segments_o, DELTA, G)
     record(trace, pid, trace_at + 4, t0, tw, t1, C)
     return (g, h), w, at, step, bad
@@ -616,51 +717,44 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
 
 
 @gluon.jit
-def add_common(C: gl.constexpr, act, h, n, counters, step, xo, guard, T: gl.constexpr):
+def add_common(C: gl.constexpr, act, h, n, counters, step, xo, guard, parts, away, tok, pid, T: gl.constexpr):
     """h after the last common layer (n - 1 in the count of common layers). One step of all CTAs."""
-    begin_step(counters)
-    wait_count(counters, step * C.ctas - C.common.early(C.common.units_w2, C.early), guard)
-    p = at_layer(act, n - 1, C) + C.at_m + xo
-    return plain_sum(h, settle_tiles(peek_tiles(p, 1, C.boxes, True), p, 1, guard, T, C.boxes, True), C)
+    EARLY: gl.constexpr = C.common.early(C.common.units_w2, C.early)
+    if C.ranks > 1:
+        begin_meeting(C, counters, away)
+        met = tok * C.meetings + 2 * C.common_layers
+        return add_sum_of_all(C, h, part_of(parts, n - 1, 1, C), xo, counters, met, EARLY, C.common_layers, pid, guard, T)
+    else:
+        begin_step(counters)
+        wait_count(counters, step * C.ctas - EARLY, guard)
+        p = at_layer(act, n - 1, C) + C.at_m + xo
+        return plain_sum(h, settle_tiles(peek_tiles(p, 1, C.boxes, True), p, 1, guard, T, C.boxes, True), C)
 
 
 @gluon.jit
-def write_lane_sum(C: gl.constexpr, total, hs, w, group, rank, tok, xo):
-    """This CTA's columns of the sum over the group's lanes of what the head takes from each, float32, to ``total`` [4, groups, D]."""
+def write_lane_sum(C: gl.constexpr, total, hs, w, group, rank, tok, xo, away):
+    """This CTA's columns of the sum over the group's lanes of what the head takes from each, float32, to ``total`` [4, all groups, D]."""
     COLUMNS: gl.constexpr = (C.hidden + 8 * C.lane.ctas - 1) // (8 * C.lane.ctas) * 8
     y = ()
     for k in gl.static_range(gl.constexpr(C.group_lanes)):
         v = hs[k]
         if C.head_mean:
             r, squares = inverse_rms(v, C)
-            v = weighted(v, r * (1.0 / C.lanes), w, C)
+            v = weighted(v, r * (1.0 / C.all_lanes), w, C)
         if k == 0:
             y = v
         else:
             y = plain_sum(y, v, C)
-    ahead = (((tok + 2) & 3) - (tok & 3)) * (C.groups * C.padded_hidden)
+    ahead = (((tok + 2) & 3) - (tok & 3)) * (C.all_groups * C.padded_hidden)
     for j in gl.static_range(gl.constexpr(C.boxes)):
         col = xo + 64 * j
-        put(total + ((tok & 3) * C.groups + group) * C.padded_hidden + col, ahead, y[j], (col // COLUMNS) == rank)
-
-
-@gluon.jit
-def read_lane_sum(C: gl.constexpr, total, tok, xo, guard):
-    """Sum over the groups."""
-    p = total + (tok & 3) * (C.groups * C.padded_hidden) + xo
-    N: gl.constexpr = C.boxes
-    v = ()
-    for g in gl.static_range(gl.constexpr(C.groups)):
-        v = v + (peek32(p + g * C.padded_hidden, N, N, 256, 4),)
-    y = settle32(v[0], p, N, guard, N, 256, 4)
-    for g in gl.static_range(1, gl.constexpr(C.groups)):
-        y = plain_sum(y, settle32(v[g], p + g * C.padded_hidden, N, guard, N, 256, 4), C)
-    return y
+        p = total + ((tok & 3) * C.all_groups + C.rank * C.groups + group) * C.padded_hidden + col
+        put_everywhere(C, p, ahead, y[j], (col // COLUMNS) == rank, away, C.groups * C.padded_hidden)
 
 
 @gluon.jit
 def consumer(mem, token_bar, halts, act, lse, total, words, sums, picks, counters, model, head_io, host, trace, pid, first_token, position,
-             C: gl.constexpr):  # fmt: skip
+             others, C: gl.constexpr):  # fmt: skip
     ring, kv, xs, full, empty = mem
     norms, bias, cos, sin, kcache, vcache = model
     table, logits, ints, floats = head_io
@@ -671,10 +765,14 @@ def consumer(mem, token_bar, halts, act, lse, total, words, sums, picks, counter
     xo = r[:, None] * C.kw + gl.arange(0, 64, layout=gl.SliceLayout(0, LX))[None, :]
     group = pid // C.lane.ctas
     rank = pid % C.lane.ctas
-    buf = (act, lse, counters, group)
+    parts, peers, ready, launch = others
+    away = distances(C, peers)
+    buf = (act, lse, counters, group, parts, away)
     abort = counters + 32 * 30
     max_tokens = gl.load(ints)
     guard = (abort.to(gl.int64), gl.load(ints + 5), pid)
+    if C.ranks > 1:
+        begin_launch(C, ready, launch, away, pid, guard)
     xd = xs._reinterpret(T, [C.boxes, NX, 64], xs.layout)
     stop_ids = load_stop_ids(ints)
     temperature = gl.load(floats)
@@ -698,7 +796,7 @@ def consumer(mem, token_bar, halts, act, lse, total, words, sums, picks, counter
         guard = at_place(guard, AT_HEAD, C.common_layers, pid)
         if C.common_layers > 0:
             step += 1
-            h = add_common(C, act, h, (tok + 1) * C.common_layers, counters, step, xo, guard, T)
+            h = add_common(C, act, h, (tok + 1) * C.common_layers, counters, step, xo, guard, parts, away, tok, pid, T)
         if C.common_layers < C.layers:
             hs = (h, h)
             for half in range(C.halves):
@@ -711,8 +809,18 @@ def consumer(mem, token_bar, halts, act, lse, total, words, sums, picks, counter
             last = pid * 0 + C.layers
             h = after_mlp(C, act, hs[0], (tok + 1) * C.layers, last, group * 2 + 1, xo, guard, T)
             hs = (h, hs[1])
-            write_lane_sum(C, total, hs, w, group, rank, tok, xo)
-            h = read_lane_sum(C, total, tok, xo, guard)
+            write_lane_sum(C, total, hs, w, group, rank, tok, xo, away)
+            p = total + (tok & 3) * (C.all_groups * C.padded_hidden) + xo
+            if C.ranks == 1:
+                h = read_sum(C, p, guard)
+            else:
+                began = clock()
+                cta_barrier()
+                arrive_everywhere(C, counters, away)
+                far = peer_guard(guard, C.layers, pid)
+                wait_everyone(C, counters, (tok + 1) * C.meetings - 1, 0, far)
+                h = read_sum(C, p, far)
+                add_waited(counters, AT_ONCE, began)
         if (C.common_layers < C.layers) and C.head_mean:
             stage(xd, h, T, C.boxes)
         else:
@@ -724,18 +832,26 @@ def consumer(mem, token_bar, halts, act, lse, total, words, sums, picks, counter
         at, best, where, wrong = run_head(C, ring, full, empty, xd, step >> 30, at, first, units, logits)
         record(trace, pid, C.steps - 2, t0, t0, t1, C)
         t0 = now(C, pid)
-        publish(words, tok, pid, best, where, wrong, bad, stop, counters, C)
-        begin_step(counters)
-        step += 1
-        guard = at_place(guard, AT_SAMPLE, C.layers, pid)
-        wait_count(counters, step * C.ctas, guard)
+        publish(words, tok, pid, best, where, wrong, bad, stop, counters, away, C)
+        if C.ranks == 1:
+            begin_step(counters)
+            step += 1
+            guard = at_place(guard, AT_SAMPLE, C.layers, pid)
+            wait_count(counters, step * C.ctas, guard)
+        else:
+            began = clock()
+            begin_meeting(C, counters, away)
+            step += 1
+            wait_everyone(C, counters, (tok + 1) * C.meetings, 0, peer_guard(guard, C.layers, pid))
+            add_waited(counters, AGREEMENT, began)
         tw = now(C, pid)
-        top = read_best(words, tok, guard, C)
+        far = guard_of(C, guard, C.layers, pid)
+        top = read_best(words, tok, far, C)
         token = token_of(top)
         if C.draws:
             if (temperature > 0.0) & (top < BAD):
                 token, step, rounds = draw(
-                    C, logits, first, units, top, ints, floats, sums, picks, counters, step, rounds, tok, pos + 1, pid, guard
+                    C, logits, first, units, top, ints, floats, sums, picks, counters, step, rounds, tok, pos + 1, pid, away, far
                 )
         state = state_of(top, token, tok, stop_ids, abort, max_tokens, C)
         t1 = now(C, pid)
@@ -744,7 +860,7 @@ def consumer(mem, token_bar, halts, act, lse, total, words, sums, picks, counter
         going = state == 0
         tok += 1
         if state != 0:
-            finish_launch(host, pid, state, abort, counters, pos)
+            finish_launch(C, host, pid, state, abort, counters, pos, away)
     # let the producer end: it has copied the first units of one more token
     if C.common_layers > 0:
         first, pairs = share(0, C.common.units_qkv, pid, C.ctas, 2)
@@ -759,13 +875,14 @@ def consumer(mem, token_bar, halts, act, lse, total, words, sums, picks, counter
     mbarrier.arrive(token_bar, count=1)
 
 
-@gluon.jit(do_not_specialize=("first_token", "position"))
+@gluon.jit(do_not_specialize=("first_token", "position", "launch"))
 def decode(weights, keys, values, act, lse, total, words, sums, picks, counters, halts, norms, bias, cos, sin, kcache, vcache, table, logits, ints, floats,
-           tokens, status, stop_word, error, trace, first_token, position, C: gl.constexpr):  # fmt: skip
+           tokens, status, stop_word, error, trace, first_token, position, parts, peers, ready, launch, C: gl.constexpr):  # fmt: skip
     """One launch, C.ctas programs, cooperative: decode from ``first_token`` at ``position`` until the generation ends.
 
     weights: descriptor of [units * boxes * 64, 64], box [64, 64]; keys, values: of the KV cache [layers * K * context, h], box [64, 32].
-    act, lse, total, words, sums, picks: hand-over buffers, all ones at the start; counters, halts: zero at the start.
+    act, lse, total, words, sums, picks, parts: hand-over buffers, all ones at the start; counters, halts: zero at the start.
+    peers, ready, launch: of several ranks, see ``exchange.begin_launch``; then the buffers and counters lie in memory that all ranks see.
     """
     pid = gl.program_id(0)
     T: gl.constexpr = act.dtype.element_ty
@@ -805,6 +922,7 @@ def decode(weights, keys, values, act, lse, total, words, sums, picks, counters,
                     pid,
                     first_token,
                     position,
+                    (parts, peers, ready, launch),
                     C,
                 ),
             ),  # fmt: skip

@@ -1,4 +1,4 @@
-"""The fast path behind ``engine.kernel.path.KernelPath``: single-row decode on one Hopper GPU. It has no prefill of its own."""
+"""The fast path behind ``engine.kernel.path.KernelPath``: single-row decode on Hopper GPUs, one per rank. It has no prefill of its own."""
 
 import hashlib
 import re
@@ -11,14 +11,17 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.kernel.cache import KVCache
-from engine.kernel.control import Control
+from engine.kernel.control import ERROR_PEER_LOST, PLACE_EXCHANGE, Control
 from engine.kernel.gluon.plan import KV_ROWS, PARITIES, Plan, make_plan, pack, unsupported
 from engine.kernel.params import ParamBlock
-from engine.weights import ModelWeights
+from engine.kernel.peers import Peers
+from engine.weights import ModelWeights, Shard
 
 FEW_SPLITS = 4
 SHORT_CONTEXT = 1664  # positions; up to here 4 splits beat 8 (Llama 3.2 1B on an H200: 663 to 692 us a token at 384, 817 to 766 at 3,756)
-COUNTERS = 32 * 32  # int32 words, one counter per 128 bytes
+COUNTERS = 32 * 32  # int32 words, one counter per 128 bytes: of CTAs, of groups, ...
+ABORT, WAITED = 32 * 30, 32 * 28  # see kernel.py and exchange.py
+ABANDONED = (ERROR_PEER_LOST << 28) + (PLACE_EXCHANGE << 24)
 
 
 class GluonPath:
@@ -27,7 +30,7 @@ class GluonPath:
     name = "gluon"
 
     @classmethod
-    def supports(cls, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> str | None:
+    def supports(cls, config: ModelConfig, device: torch.device, dtype: torch.dtype, shard: Shard = Shard()) -> str | None:  # noqa: B008
         if device.type != "cuda" or torch.version.cuda is None:
             return "no NVIDIA GPU"
         properties = torch.cuda.get_device_properties(device)
@@ -35,7 +38,7 @@ class GluonPath:
             return f"{properties.name} is no Hopper GPU"
         if dtype not in (torch.float16, torch.bfloat16):
             return f"weights in {str(dtype).removeprefix('torch.')} (float16 and bfloat16 are taken)"
-        return unsupported(config, properties.multi_processor_count)
+        return unsupported(config, properties.multi_processor_count, shard)
 
     def __init__(
         self,
@@ -45,10 +48,14 @@ class GluonPath:
         control: Control,
         params: ParamBlock,
         device: torch.device,
+        peers: Peers | None = None,
         **options: int,
     ):
-        """``options``: see ``make_plan``. Packs a second copy of the matrices; ``weights`` may be freed except the embedding."""
+        """``peers``: the other ranks; all of them make the same launches. ``options``: see ``make_plan``. Packs a second copy of the
+        matrices; ``weights`` may be freed except the embedding."""
         ctas = torch.cuda.get_device_properties(device).multi_processor_count
+        if peers:
+            options = options | {"shard": peers.shard}
         self.plan = make_plan(config, cache.context_tokens, ctas, **options)
         # fewer splits are combined faster, more are computed faster: which is better depends on the context of the generation
         few = self.plan if config.n_lanes > 1 else make_plan(config, cache.context_tokens, ctas, **{"max_splits": FEW_SPLITS} | options)
@@ -62,30 +69,40 @@ class GluonPath:
         self.norms = _norms(weights, self.plan)
         self.bias = _biases(weights) if config.qkv_bias else self.norms
         self.cos, self.sin = rope_tables(config, cache.context_tokens, device)
-        self._allocate(device)
+        self._launches = 0  # of all ranks alike
+        self._allocate(device, peers)
         self._descriptors()
         for plan in dict.fromkeys(self.plans.values()):
             self.compile(plan)
 
-    def _allocate(self, device: torch.device) -> None:
+    def _allocate(self, device: torch.device, peers: Peers | None) -> None:
         plan = self.plan
+        ctas = plan.ctas * plan.ranks
         sizes = {
             "act": PARITIES * plan.act * 2,
             "lse": PARITIES * plan.lse * 4,
-            "total": 4 * plan.groups * plan.padded_hidden * 4,
-            "words": 4 * (plan.ctas + 1) * 8,
-            "sums": 4 * plan.ctas * 16 * 8,
-            "picks": 4 * plan.ctas * 8,
+            "total": 4 * plan.all_groups * plan.padded_hidden * 4,
+            "words": 4 * (ctas + 1) * 8,
+            "sums": 4 * ctas * 16 * 8,
+            "picks": 4 * ctas * 8,
+            "parts": PARITIES * plan.parts * 4 if peers else 0,
         }
-        types = {"act": self.dtype, "lse": torch.float32, "total": torch.float32}
+        types = {"act": self.dtype, "lse": torch.float32, "total": torch.float32, "parts": torch.float32}
         offsets, end = {}, 0
         for name, size in sizes.items():
             offsets[name] = end
             end += -(-size // 256) * 256
-        self.flags = torch.empty(end, dtype=torch.uint8, device=device)
+        counters = COUNTERS + plan.ctas
+        if peers:  # what all ranks see: the buffers, the counters, then the words that a launch begins with
+            memory, self.addresses = peers.allocate(-(-(end + 4 * (counters + plan.ranks)) // 8))
+            self.flags, words = memory.view(torch.uint8)[:end], memory.view(torch.int32)[end // 4 :]
+            self.counters, self.ready = words[:counters], words[counters : counters + plan.ranks]
+        else:
+            self.flags = torch.empty(end, dtype=torch.uint8, device=device)
+            self.counters = self.ready = torch.zeros(counters, dtype=torch.int32, device=device)
+            self.addresses = torch.zeros(1, dtype=torch.int64, device=device)
         for name, size in sizes.items():
             setattr(self, name, self.flags[offsets[name] : offsets[name] + size].view(types.get(name, torch.int64)))
-        self.counters = torch.zeros(COUNTERS + plan.ctas, dtype=torch.int32, device=device)
         self.halts = self.counters[COUNTERS:]
         self.logits = torch.empty(plan.vocab, dtype=torch.float32, device=device)
         self.trace = torch.zeros(plan.ctas, plan.steps, 4, dtype=torch.int64, device=device)
@@ -109,6 +126,7 @@ class GluonPath:
     def launch(self, first_token: int, position: int) -> None:
         """See KernelPath.launch."""
         plan = self.choose_plan(position)
+        self._launches += 1
         self.reset(plan)
         self.decode(plan, first_token, position)
 
@@ -127,6 +145,8 @@ class GluonPath:
             act[:, first:end].zero_()
         if plan.padded_heads != plan.heads:
             lse[:, plan.heads * plan.max_splits :].zero_()
+        if plan.ranks > 1:
+            self.parts.view(-1, plan.padded_hidden)[:, plan.hidden :].zero_()
 
     def decode(self, plan: Plan, first_token: int, position: int) -> None:
         """The decode launch alone; ``reset`` must precede it."""
@@ -148,11 +168,25 @@ class GluonPath:
             self.weight_rows, self.keys, self.values, self.act, self.lse, self.total, self.words, self.sums, self.picks, self.counters, self.halts,
             self.norms, self.bias, self.cos, self.sin, self.cache.k, self.cache.v, self.embedding, self.logits, params.ints, params.floats,
             control.ring, control.status, control.stop_word, control.error, self.trace, first_token, position,
+            self.parts if self.plan.ranks > 1 else self.total, self.addresses, self.ready, self._launches,
         )  # fmt: skip
+
+    def waited_us(self) -> dict[str, float]:
+        """Microseconds that a multiprocessor of this rank waited in the last launch: see ``ranks.MultiGpuBackend.waited_us``."""
+        words = self.counters[WAITED : WAITED + 3].tolist()
+        return {name: microseconds(64 * word) / self.plan.ctas for name, word in zip(("delayed", "present", "agreement"), words, strict=True)}
+
+    def abandon_peers(self) -> None:
+        """End a running launch that would wait for a rank which is gone. By a copy: the kernel leaves no room for another one."""
+        info = torch.tensor(ABANDONED, dtype=torch.int32).pin_memory()
+        stream = torch.cuda.Stream(self.counters.device)
+        with torch.cuda.stream(stream):
+            self.counters[ABORT].copy_(info, non_blocking=True)
+        stream.synchronize()
 
     def close(self) -> None:
         """Free the packed weights and the scratch."""
-        for name in ("weights", "weight_rows", "keys", "values", "flags", "act", "lse", "total", "words", "sums", "picks"):
+        for name in ("weights", "weight_rows", "keys", "values", "flags", "act", "lse", "total", "words", "sums", "picks", "parts"):
             setattr(self, name, None)
 
 

@@ -1,4 +1,4 @@
-"""Compile-time sizes of the fast path and the order in which it streams the weights.
+"""Compile-time sizes of the fast path on one rank and the order in which it streams the weights.
 
 A **unit** is what one ring slot holds and one matrix instruction chain multiplies: 64 segment rows of KW = 64 * boxes columns, stored
 as `boxes` contiguous [64, 64] tiles. A matrix row of K columns is cut into ``segments`` = K / KW pieces (rounded up to a power of two,
@@ -9,13 +9,13 @@ all CTAs together (one lane, or lanes whose sum is needed at once); in the later
 ``group_lanes`` lanes and needs the others only through sums that are ``delay`` layers old.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from engine.config import Head, ModelConfig, Reduction
-from engine.weights import LayerWeights, ModelWeights
+from engine.weights import LayerWeights, ModelWeights, Shard
 
 PARITIES = 8  # activation buffers of this many consecutive layers exist side by side
 RESET_AHEAD = 2  # a writer clears the buffer of the layer that comes this many later
@@ -68,7 +68,8 @@ class Mode:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything the kernel is compiled for. Offsets count 16-bit elements inside one parity of the activation buffer."""
+    """Everything the kernel is compiled for. Sizes are of one rank unless their name says ``all``; offsets count 16-bit elements inside one
+    parity of the activation buffer."""
 
     ctas: int
     layers: int
@@ -104,6 +105,42 @@ class Plan:
     profile: bool = False
     draws: bool = False  # tokens may be drawn; without it the kernel is shorter and greedy only
     evict_first: bool = False  # weights leave the second-level cache first
+    rank: int = 0
+    ranks: int = 1
+
+    @property
+    def all_lanes(self) -> int:
+        return self.lanes * self.ranks if self.lanes > 1 else 1
+
+    @property
+    def first_lane(self) -> int:
+        """The number of this rank's first lane among all."""
+        return self.rank * self.lanes if self.lanes > 1 else 0
+
+    @property
+    def all_groups(self) -> int:
+        """Parts of a sum that all ranks need at once: one per group of lanes, or one per rank of a one-lane model."""
+        return self.groups * self.ranks
+
+    @property
+    def all_vocab(self) -> int:
+        return self.vocab * self.ranks
+
+    @property
+    def first_vocab(self) -> int:
+        """The token id of this rank's first logit."""
+        return self.rank * self.vocab
+
+    @property
+    def meetings(self) -> int:
+        """Arrivals of a CTA at the counter of all ranks per token: after O and W2 of each common layer, before the head if lanes meet
+        there, after it."""
+        return 2 * self.common_layers + (1 if self.common_layers == self.layers else 2)
+
+    @property
+    def parts(self) -> int:
+        """Float32 values of one parity of the sums that all ranks need at once: [2 (O, W2), all groups, padded D]."""
+        return 2 * self.all_groups * self.padded_hidden
 
     @property
     def kw(self) -> int:
@@ -147,12 +184,12 @@ class Plan:
         return self.padded_heads * self.max_splits
 
     @property
-    def at_o(self) -> int:  # [1 + lanes, padded D]: sum over the lanes, then each lane's own
+    def at_o(self) -> int:  # [1 + all lanes, padded D]: sum over the lanes (on one rank), then each lane's own
         return _align(self.at_part + self.padded_heads * self.max_splits * self.head_size)
 
     @property
     def at_u(self) -> int:  # [F]
-        return self.at_o + (1 + self.lanes) * self.padded_hidden
+        return self.at_o + (1 + self.all_lanes) * self.padded_hidden
 
     @property
     def at_m(self) -> int:  # as at_o, for W2
@@ -160,7 +197,7 @@ class Plan:
 
     @property
     def at_e(self) -> int:  # [2, lanes, padded D]: sums over the other lanes, of O and of W2
-        return self.at_m + (1 + self.lanes) * self.padded_hidden
+        return self.at_m + (1 + self.all_lanes) * self.padded_hidden
 
     @property
     def act(self) -> int:
@@ -171,7 +208,7 @@ class Plan:
         """[first, end) of the values in one parity that are read and never written: they must be zero."""
         ranges = []
         for at in (self.at_o, self.at_m):
-            ranges += [(at + k * self.padded_hidden + self.hidden, at + (k + 1) * self.padded_hidden) for k in range(1 + self.lanes)]
+            ranges += [(at + k * self.padded_hidden + self.hidden, at + (k + 1) * self.padded_hidden) for k in range(1 + self.all_lanes)]
         splits = self.max_splits * self.head_size
         ranges.append((self.at_part + self.heads * splits, self.at_part + self.padded_heads * splits))
         ranges.append((self.at_u + self.ffn, self.at_u + self.common.sums * self.common.segments_f * self.kw))
@@ -266,16 +303,18 @@ def make_plan(
     profile: bool = False,
     evict_first: bool = True,
     max_splits: int = MAX_SPLITS,
+    shard: Shard = Shard(),  # noqa: B008
 ) -> Plan:
-    """The plan for one GPU with ``ctas`` multiprocessors. The model must have passed ``unsupported``.
+    """The plan for one rank, a GPU with ``ctas`` multiprocessors. The model must have passed ``unsupported``.
 
     in_flight: units whose copies are on their way at a time (more make queues, which delay everything else); early: arrivals that a wait
     may leave out; evict_first: the weight stream does not push code, norms and activations out of the second-level cache.
     """
+    all_lanes, reductions = config.n_lanes, config.layer_reductions
+    common_layers = config.n_layers if all_lanes == 1 else _present_layers(config)
+    config = part_of(config, shard)
     boxes = choose_boxes(config)
     kw = 64 * boxes
-    reductions = config.layer_reductions
-    common_layers = config.n_layers if config.n_lanes == 1 else _present_layers(config)
     lanes = config.n_lanes
     groups = _groups(lanes, ctas)
     common = _mode(config, ctas, 1, 1, kw, lanes if lanes > 1 else 1, max_splits)
@@ -310,7 +349,7 @@ def make_plan(
         windowed=sum(1 << i for i, w in enumerate(config.layer_windows) if w),
         delay=config.delay,
         past_from=past[0] if past else config.n_layers,
-        own_scale=float(lanes) ** 0.5,
+        own_scale=float(all_lanes) ** 0.5,
         exchange=bool(past),
         head_mean=config.head == Head.REPLICATE,
         bias=config.qkv_bias,
@@ -318,6 +357,21 @@ def make_plan(
         early=early,
         profile=profile,
         evict_first=evict_first,
+        rank=shard.rank,
+        ranks=shard.ranks,
+    )
+
+
+def part_of(config: ModelConfig, shard: Shard) -> ModelConfig:
+    """Sizes of the part that one rank computes, of which each of its lanes (or its part of the only lane) has its share."""
+    ranks = shard.ranks
+    return replace(
+        config,
+        n_heads=config.n_heads // ranks,
+        n_kv_heads=config.n_kv_heads // ranks,
+        ffn_size=config.ffn_size // ranks,
+        vocab_size=config.vocab_size // ranks,
+        n_lanes=max(1, config.n_lanes // ranks),
     )
 
 
@@ -358,10 +412,14 @@ def _present_layers(config: ModelConfig) -> int:
     return count
 
 
-def unsupported(config: ModelConfig, ctas: int) -> str | None:
-    """Why the fast path cannot run this model, or None."""
+def unsupported(config: ModelConfig, ctas: int, shard: Shard = Shard()) -> str | None:  # noqa: B008
+    """Why the fast path cannot run this model on such ranks, or None."""
+    all_lanes, reductions = config.n_lanes, config.layer_reductions
+    if all_lanes > 1 and all_lanes // shard.ranks % 2:
+        return f"{all_lanes} lanes on {shard.ranks} GPUs (each takes pairs of lanes)"
+    present = _present_layers(config)
+    config = part_of(config, shard)
     lanes = config.n_lanes
-    reductions = config.layer_reductions
     if config.head_size not in (64, 96, 128):
         return f"head size {config.head_size} (64, 96 and 128 are taken)"
     if config.qk_norm:
@@ -394,7 +452,6 @@ def unsupported(config: ModelConfig, ctas: int) -> str | None:
         return f"head arrangement {config.head}"
     if lanes % 2 or ctas % _groups(lanes, ctas):
         return f"{lanes} lanes on {ctas} multiprocessors"
-    present = _present_layers(config)
     if present == config.n_layers or Reduction.PRESENT in reductions[present:]:
         return "layers with present sums after others"
     past = [i for i, kind in enumerate(reductions) if kind == Reduction.PAST]
@@ -439,7 +496,8 @@ def permute_heads(wo: Tensor, head_size: int, kw: int) -> Tensor:
 
 
 def pack(config: ModelConfig, weights: ModelWeights, plan: Plan) -> Tensor:
-    """All matrices as [units, boxes, 64, 64] in the order of use, on the device of the weights."""
+    """A rank's part of all matrices as [units, boxes, 64, 64] in the order of use, on the device of the weights."""
+    config = part_of(config, Shard(plan.rank, plan.ranks))
     first = weights.layers[0].wqkv
     packed = torch.empty(plan.units, plan.boxes, 64, 64, dtype=first.dtype, device=first.device)
     for index, layer in enumerate(weights.layers):

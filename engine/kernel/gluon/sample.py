@@ -1,12 +1,13 @@
 """The choice of the next token, and what the kernel tells the host.
 
-Each CTA publishes one 64-bit word: (order-preserving bits of its best value) << 32 | (0x7fffffff - id), so that the maximum of all words is the
+Each CTA publishes, to all ranks, one 64-bit word: (order-preserving bits of its best value) << 32 | (0x7fffffff - id), so that the maximum of all words is the
 best value and, among ties, the lowest id. Every CTA reads all words and so knows the token without a further exchange.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from engine.kernel.gluon.exchange import push, tell_abort
 from engine.kernel.gluon.flags import arrive, cta_barrier, load_relaxed, read_words, wait_count
 
 LOWEST = gl.constexpr(-(1 << 63))
@@ -43,20 +44,32 @@ def read_stop(host, pid):
 
 
 @gluon.jit
-def publish(words, tok, pid, best, where, wrong, bad, stop, counters, C: gl.constexpr):
+def publish(words, tok, pid, best, where, wrong, bad, stop, counters, away, C: gl.constexpr):
     """Write this CTA's word of the token, and clear that of a later token. ``bad``: layer of a state that was not finite, or -1."""
     top = gl.max(order_word(best, where), axis=0)
     if (gl.max(wrong, axis=0) != 0) | (bad >= 0):
         top = top * 0 + BAD
         report_bad_layer(counters, bad, pid)
-    WORDS: gl.constexpr = C.ctas + 1
-    now = words + (tok & 3) * WORDS
-    later = words + ((tok + 2) & 3) * WORDS
-    gl.store(later + pid, top * 0 - 1)
-    gl.store(now + pid, top)
+    CTAS: gl.constexpr = C.ctas * C.ranks
+    now = words + (tok & 3) * (CTAS + 1)
+    later = words + ((tok + 2) & 3) * (CTAS + 1)
+    put_word(C, now, later, pid, top, away)
     if pid == 0:
-        gl.store(later + C.ctas, top * 0 - 1)
-        gl.store(now + C.ctas, gl.where(stop != 0, STOP, LOWEST))
+        gl.store(later + CTAS, top * 0 - 1)
+        if C.rank == 0:
+            asked = gl.where(stop != 0, STOP, LOWEST)
+            gl.store(now + CTAS, asked)
+            push(C, now + CTAS, asked, None, away)
+
+
+@gluon.jit
+def put_word(C: gl.constexpr, now, later, pid, word, away):
+    """This CTA's word, for all ranks: [ranks, CTAs] words at ``now``. Clears those that this CTA and its like on other ranks will write at ``later``."""
+    for r in gl.static_range(gl.constexpr(C.ranks)):
+        gl.store(later + (r * C.ctas + pid), word * 0 - 1)
+    p = now + (C.rank * C.ctas + pid)
+    gl.store(p, word)
+    push(C, p, word, None, away)
 
 
 @gluon.jit
@@ -75,17 +88,24 @@ def load_stop_ids(ints):
 @gluon.jit
 def best_word(words, slot, width: gl.constexpr, count: gl.constexpr, guard):
     """Maximum of ``count`` words once all are there."""
-    L: gl.constexpr = gl.BlockedLayout([2], [32], [4], [0])
-    idx = gl.arange(0, 256, layout=L)
+    EACH: gl.constexpr = power_of_two((count + 127) // 128)
+    L: gl.constexpr = gl.BlockedLayout([EACH], [32], [4], [0])
+    idx = gl.arange(0, 128 * EACH, layout=L)
     inside = idx < count
     w = read_words(words + slot * width + gl.minimum(idx, count - 1), inside.to(gl.int32), guard)
     return gl.max(gl.where(inside, w, LOWEST), axis=0)
 
 
+@gluon.constexpr_function
+def power_of_two(n):
+    return 1 << (n - 1).bit_length()
+
+
 @gluon.jit
 def read_best(words, tok, guard, C: gl.constexpr):
     """The best word of the step; the same in every CTA."""
-    return best_word(words, tok & 3, C.ctas + 1, C.ctas + 1, guard)
+    WORDS: gl.constexpr = C.ctas * C.ranks + 1
+    return best_word(words, tok & 3, WORDS, WORDS, guard)
 
 
 @gluon.jit
@@ -99,7 +119,7 @@ def state_of(top, token, tok, stop_ids, abort, max_tokens, C: gl.constexpr):
     is_stop = gl.max((stop_ids == token).to(gl.int32), axis=0)
     state = gl.where(is_stop != 0, FINISH_STOP, gl.where(tok + 1 >= max_tokens, FINISH_LENGTH, RUNNING))
     state = gl.where(top >= STOP, FINISH_CANCELLED, gl.where(top >= BAD, FINISH_ERROR, state))
-    state = gl.where((top < BAD) & ((token < 0) | (token >= C.vocab)), FINISH_ERROR, state)
+    state = gl.where((top < BAD) & ((token < 0) | (token >= C.all_vocab)), FINISH_ERROR, state)
     return gl.where(load_relaxed(abort) != 0, FINISH_ERROR, state)
 
 
@@ -143,14 +163,18 @@ def gumbel(ids, position, low, high):
 
 
 @gluon.jit
-def exchange(C: gl.constexpr, count, mass, sums, counters, step, rounds, pid, guard):
+def exchange(C: gl.constexpr, count, mass, sums, counters, step, rounds, pid, away, guard):
     """Sum of count and mass [16] over all CTAs; the same in every CTA. One step of all CTAs. Returns count, mass, step, rounds."""
-    slot = (rounds & 3) * (C.ctas * 16)
-    later = ((rounds + 2) & 3) * (C.ctas * 16)
+    CTAS: gl.constexpr = C.ctas * C.ranks
+    slot = (rounds & 3) * (CTAS * 16)
+    later = ((rounds + 2) & 3) * (CTAS * 16)
     word = (count.to(gl.int64) << 32) | (mass.to(gl.int32, bitcast=True).to(gl.int64) & 0xFFFFFFFF)
     j = gl.arange(0, 16, layout=count.type.layout)
-    gl.store(sums + later + pid * 16 + j, word * 0 - 1)
-    gl.store(sums + slot + pid * 16 + j, word)
+    for r in gl.static_range(gl.constexpr(C.ranks)):
+        gl.store(sums + later + (r * C.ctas + pid) * 16 + j, word * 0 - 1)
+    mine = sums + slot + (C.rank * C.ctas + pid) * 16 + j
+    gl.store(mine, word)
+    push(C, mine, word, None, away)
     cta_barrier()
     arrive(counters)
     step += 1
@@ -160,10 +184,10 @@ def exchange(C: gl.constexpr, count, mass, sums, counters, step, rounds, pid, gu
     col = gl.arange(0, 16, layout=gl.SliceLayout(0, L))
     counts = gl.zeros([32, 16], gl.int32, layout=L)
     masses = gl.zeros([32, 16], gl.float32, layout=L)
-    for b in range((C.ctas + 31) // 32):
+    for b in range((CTAS + 31) // 32):
         cta = b * 32 + row
-        inside = (cta < C.ctas)[:, None]
-        p = sums + slot + gl.minimum(cta, C.ctas - 1)[:, None] * 16 + col[None, :]
+        inside = (cta < CTAS)[:, None]
+        p = sums + slot + gl.minimum(cta, CTAS - 1)[:, None] * 16 + col[None, :]
         w = read_words(p, inside.to(gl.int32) + 0 * col[None, :], guard)
         counts += gl.where(inside, (w >> 32).to(gl.int32), 0)
         masses += gl.where(inside, (w & 0xFFFFFFFF).to(gl.int32).to(gl.float32, bitcast=True), 0.0)
@@ -172,7 +196,7 @@ def exchange(C: gl.constexpr, count, mass, sums, counters, step, rounds, pid, gu
 
 
 @gluon.jit
-def search(C: gl.constexpr, keys, mass, low, high, k, share, sums, counters, step, rounds, pid, guard, BY_MASS: gl.constexpr):
+def search(C: gl.constexpr, keys, mass, low, high, k, share, sums, counters, step, rounds, pid, away, guard, BY_MASS: gl.constexpr):
     """The highest key x in [low, high) for which the keys >= x number at least k, or (BY_MASS) hold ``share`` of the mass of those >= low.
 
     Sixteen candidates a round, so at most eight rounds for 32-bit keys. keys [n] int64, mass [n] float32 of this CTA.
@@ -187,7 +211,7 @@ def search(C: gl.constexpr, keys, mass, low, high, k, share, sums, counters, ste
         above = mine >= (low + j.to(gl.int64) * width)[:, None]
         count = gl.sum(above.to(gl.int32), axis=1)
         held = gl.sum(gl.where(above, weight, 0.0), axis=1)
-        count, held, step, rounds = exchange(C, count, held, sums, counters, step, rounds, pid, guard)
+        count, held, step, rounds = exchange(C, count, held, sums, counters, step, rounds, pid, away, guard)
         if BY_MASS:
             first = gl.max(gl.where(j == 0, held, 0.0), axis=0)
             target = gl.where(target < 0.0, share * first, target)
@@ -201,17 +225,18 @@ def search(C: gl.constexpr, keys, mass, low, high, k, share, sums, counters, ste
 
 
 @gluon.jit
-def draw(C: gl.constexpr, logits, first, pairs, top, ints, floats, sums, picks, counters, step, rounds, tok, position, pid, guard):
+def draw(C: gl.constexpr, logits, first, pairs, top, ints, floats, sums, picks, counters, step, rounds, tok, position, pid, away, guard):
     """Temperature, top-k, top-p, min-p and the Gumbel maximum over all CTAs. Returns token, step, rounds.
 
     ``top``: the best word of the greedy choice; first, pairs: this CTA's share of the head, whose logits it wrote itself.
     """
     L: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     e = gl.arange(0, C.head_values, layout=L)
-    token = ((first + e // (2 * C.rows) * C.ctas) * 2 * C.rows) + e % (2 * C.rows)
-    inside = (e // (2 * C.rows) < pairs) & (token < C.vocab)
+    row = ((first + e // (2 * C.rows) * C.ctas) * 2 * C.rows) + e % (2 * C.rows)
+    token = row + C.first_vocab
+    inside = (e // (2 * C.rows) < pairs) & (row < C.vocab)
     temperature = gl.load(floats)
-    scaled = gl.load(logits + token, mask=inside, other=float("-inf"), cache_modifier=".cg") / temperature
+    scaled = gl.load(logits + row, mask=inside, other=float("-inf"), cache_modifier=".cg") / temperature
     best_bits = (top >> 32).to(gl.int32)
     best = (best_bits ^ ((best_bits >> 31) & 0x7FFFFFFF)).to(gl.float32, bitcast=True) / temperature
     picked = token_of(top)
@@ -222,20 +247,20 @@ def draw(C: gl.constexpr, logits, first, pairs, top, ints, floats, sums, picks, 
         high = (top * 0) + gl.max(ordered_key(gl.full([128], 0.0, gl.float32, layout=L) + best), axis=0) + 1
         top_k = gl.load(ints + 1)
         top_p = gl.load(floats + 1)
-        if (top_k > 0) & (top_k < C.vocab):
-            low, step, rounds = search(C, keys, mass, low, high, top_k, top_p, sums, counters, step, rounds, pid, guard, False)
+        if (top_k > 0) & (top_k < C.all_vocab):
+            low, step, rounds = search(C, keys, mass, low, high, top_k, top_p, sums, counters, step, rounds, pid, away, guard, False)
         if top_p < 1.0:
-            low, step, rounds = search(C, keys, mass, low, high, top_k, top_p, sums, counters, step, rounds, pid, guard, True)
+            low, step, rounds = search(C, keys, mass, low, high, top_k, top_p, sums, counters, step, rounds, pid, away, guard, True)
         kept = inside & (keys >= low) & (scaled >= best + gl.load(floats + 2)) & (scaled >= best - 26.0)
         noisy = gl.where(kept, scaled + gumbel(token, position, gl.load(ints + 2), gl.load(ints + 3)), float("-inf"))
         word = gl.max(gl.where(kept, order_word(noisy, token), LOWEST), axis=0)
-        gl.store(picks + ((tok + 2) & 3) * C.ctas + pid, word * 0 - 1)
-        gl.store(picks + (tok & 3) * C.ctas + pid, word)
+        CTAS: gl.constexpr = C.ctas * C.ranks
+        put_word(C, picks + (tok & 3) * CTAS, picks + ((tok + 2) & 3) * CTAS, pid, word, away)
         cta_barrier()
         arrive(counters)
         step += 1
         wait_count(counters, step * C.ctas, guard)
-        picked = token_of(best_word(picks, tok & 3, C.ctas, C.ctas, guard))
+        picked = token_of(best_word(picks, tok & 3, CTAS, CTAS, guard))
     return picked, step, rounds
 
 
@@ -263,7 +288,7 @@ def report_token(host, pid, tok, token, state):
 
 
 @gluon.jit
-def finish_launch(host, pid, state, abort, counters, position):
+def finish_launch(C: gl.constexpr, host, pid, state, abort, counters, position, away):
     """CTA 0 writes the error record, if any, then the reason and the end."""
     if pid == 0:
         error = host[3]
@@ -274,9 +299,13 @@ def finish_launch(host, pid, state, abort, counters, position):
             gl.store(error + 1, gl.where(spin, (info >> 24) & 15, gl.where(layer < 0, 7, 1)))
             gl.store(error + 2, gl.where(spin, (info >> 16) & 255, gl.maximum(layer, 0)))
             gl.store(error + 3, position)
-            gl.store(error + 4, 0 * position)
+            gl.store(error + 4, 0 * position + C.rank)
             gl.store(error + 5, gl.where(spin, info & 0xFFFF, 0))
             cta_barrier()
             code = gl.where(spin, 3, gl.where(layer < 0, 2, 1))
+            if C.ranks > 1:
+                code = gl.where(spin, info >> 28, code)
+                if spin:
+                    tell_abort(C, abort, info, away)
             write_host(error, code, error, code, 1)
         write_host(host[1] + 1, state, host[1] + 2, 1, 1)

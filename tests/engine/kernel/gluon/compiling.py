@@ -77,7 +77,8 @@ def compile_decode(plan: Plan, dtype: torch.dtype):
     kinds += [torch.float32, torch.float32, dtype, dtype, dtype, torch.float32, torch.int32, torch.float32]
     kinds += [torch.int32, torch.int32, torch.int32, torch.int32, torch.int64]
     with hopper_target(), ptx_edit(weights_leave_cache_first if plan.evict_first else None):
-        return decode.warmup(weights, cache, cache, *map(buffer, kinds), 5, 127, plan, grid=(plan.ctas,), num_warps=4)
+        others = (buffer(torch.float32), buffer(torch.int64), buffer(torch.int32), 7)
+        return decode.warmup(weights, cache, cache, *map(buffer, kinds), 5, 127, *others, plan, grid=(plan.ctas,), num_warps=4)
 
 
 def disassemble(cubin: bytes, path) -> tuple[str, str]:
