@@ -86,7 +86,7 @@ def make_report(args: argparse.Namespace) -> dict:
 def _exchange(backend, output_tokens: int) -> dict:
     """Per token, of the last run: what a processor of GPU 0 waited for others (us, by kind), and the bytes it pushed to them."""
     waits = {f"{kind}_wait_us": value / output_tokens for kind, value in backend.waited_us().items()}
-    return waits | {"pushed_bytes": backend.path.shape.pushed_bytes, "layers": backend.path.shape.layers}
+    return waits | {"pushed_bytes": backend.path.pushed_bytes, "layers": backend.config.n_layers}
 
 
 def _write_scaling(args: argparse.Namespace, report: dict) -> None:

@@ -21,6 +21,7 @@ from engine.loading import load_config, load_weights, pick_dtype
 from engine.memory import fit_context, host_free_bytes
 from engine.models import resolve
 from engine.request import Progress, SamplingParams
+from engine.weights import Shard
 
 KERNEL_VARIABLE = "MONOKERNEL_PATH"  # auto, portable or gluon
 TRIAL_TOKENS = 33  # what each path decodes at warm-up when there is a choice
@@ -160,7 +161,7 @@ class MonokernelBackend:
             self.portable.compile()
             self.peers.barrier("compiled")
         self.speeds["portable"] = self._trial(self.portable)
-        if kernel != "portable" and not self.peers:
+        if kernel != "portable":
             report(Progress("compile", 0.5, "Compiling the fast kernel"))
             self._try_gluon(insist=kernel == "gluon")
         report(Progress("warmup", 1.0, f"Ready ({self.path.name} kernel)"))
@@ -172,11 +173,14 @@ class MonokernelBackend:
             if insist:
                 raise ModelError(f"The gluon kernel cannot be loaded: {error}") from error
             return
-        reason = GluonPath.supports(self.config, self.device, self.dtype)
+        shard = self.peers.shard if self.peers else Shard()
+        reason = GluonPath.supports(self.config, self.device, self.dtype, shard)
         if reason is None:
-            path = GluonPath(self.config, self.weights, self.cache, self.control, self.params, self.device)
+            path = GluonPath(self.config, self.weights, self.cache, self.control, self.params, self.device, self.peers)
+            if self.peers:
+                self.peers.barrier("compiled fast")
             self.speeds["gluon"] = self._trial(path)
-            if insist or self.speeds["gluon"] > self.speeds["portable"]:
+            if insist or self.peers or self.speeds["gluon"] > self.speeds["portable"]:  # ranks must choose alike
                 self.path = path
             else:
                 path.close()
@@ -187,12 +191,14 @@ class MonokernelBackend:
         """Decode tokens/s of a short greedy generation, after one that compiles."""
         count = min(TRIAL_TOKENS, self.context_tokens - 2)
         speed = 0.0
-        for tokens in (2, count):
+        for number, tokens in enumerate((2, count)):
             run = MonokernelRun(self, path, [0, 0], SamplingParams(), frozenset(), max(1, tokens), DEFAULT_SPIN_LIMIT)
             seen = []
             while run.finish_reason is None:
                 seen += run.poll(1.0)
             run.close()
+            if self.peers:  # a launch may begin when all ranks have ended the one before
+                self.peers.barrier(f"trial {path.name} {number}")
             if len(seen) > 1 and seen[-1].time_ns > seen[0].time_ns:
                 speed = (len(seen) - 1) / (seen[-1].time_ns - seen[0].time_ns) * 1e9
         return speed
@@ -291,7 +297,8 @@ class MonokernelRun:
 
     def abandon_peers(self) -> None:
         """Another rank is gone: end without waiting for it."""
-        self._backend.portable.abandon_peers()
+        for path in {id(p): p for p in (self._backend.portable, self._backend.path)}.values():
+            path.abandon_peers()
 
     def close(self, seconds: float = 60.0) -> None:
         """Stop, and wait so long for the kernel's end. Raises DeviceError when the GPU has failed."""

@@ -29,8 +29,7 @@ class Peers:
 
         self.shard, self.device, self._watch = Shard(rank, ranks), device, watch
         self._files: list[Path] = []
-        self._memory = None
-        self._allocations = 0
+        self._memory: list = []  # of each allocation: its handle, or the tensors of all ranks
         store = dist.TCPStore("127.0.0.1", port, is_master=False)
         self._store = dist.PrefixStore("ranks", store)
         if device.type == "cuda":
@@ -39,14 +38,15 @@ class Peers:
             dist.init_process_group("cpu:gloo,cuda:nccl", store=store, rank=rank, world_size=ranks)
 
     def allocate(self, words: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """(this rank's inbox, int64 [words], zeroed; addresses of all inboxes, int64 [ranks], on the device)."""
-        self._allocations += 1
-        self.barrier(f"loaded {self._allocations}")
+        """(this rank's inbox, int64 [words], zeroed; addresses of all inboxes, int64 [ranks], on the device). All ranks ask for the same
+        inboxes in the same order."""
+        number = len(self._memory)
+        self.barrier(f"loaded {number}")
         if self.device.type == "cuda":
             inbox, addresses = self._symmetric(words)
         else:
-            inbox, addresses = self._shared_files(words)
-        self.barrier(f"inboxes {self._allocations}")
+            inbox, addresses = self._shared_files(words, number)
+        self.barrier(f"inboxes {number}")
         return inbox, torch.tensor(addresses, dtype=torch.int64, device=self.device)
 
     def barrier(self, name: str) -> None:
@@ -66,7 +66,7 @@ class Peers:
     def close(self) -> None:
         import torch.distributed as dist
 
-        self._memory = None
+        self._memory.clear()
         for file in self._files:
             file.unlink(missing_ok=True)
         if dist.is_initialized():
@@ -78,25 +78,27 @@ class Peers:
 
         try:
             inbox = symmetric.empty(words, dtype=torch.int64, device=self.device)
-            self._memory = symmetric.rendezvous(inbox, dist.group.WORLD)
+            handle = symmetric.rendezvous(inbox, dist.group.WORLD)
         except RuntimeError as error:
             raise DeviceError(f"GPU {self.shard.rank} cannot share its memory with the other GPUs: {error}") from error
         inbox.zero_()
         torch.cuda.synchronize(self.device)
-        return inbox, list(self._memory.buffer_ptrs)
+        self._memory.append(handle)
+        return inbox, list(handle.buffer_ptrs)
 
-    def _shared_files(self, words: int) -> tuple[torch.Tensor, list[int]]:
+    def _shared_files(self, words: int, number: int) -> tuple[torch.Tensor, list[int]]:
         folder = "/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir()
         handle, own = tempfile.mkstemp(prefix="inbox-", dir=folder)
         os.ftruncate(handle, words * 8)
         os.close(handle)
         self._files.append(Path(own))
         rank, ranks = self.shard.rank, self.shard.ranks
-        self._store.set(f"inbox {self._allocations} {rank}", own)
-        self.barrier(f"files {self._allocations}")
-        paths = [self._store.get(f"inbox {self._allocations} {other}").decode() for other in range(ranks)]
-        self._memory = [torch.from_file(path, shared=True, size=words, dtype=torch.int64) for path in paths]
-        return self._memory[rank], [memory.data_ptr() for memory in self._memory]
+        self._store.set(f"inbox {number} {rank}", own)
+        self.barrier(f"files {number}")
+        paths = [self._store.get(f"inbox {number} {other}").decode() for other in range(ranks)]
+        inboxes = [torch.from_file(path, shared=True, size=words, dtype=torch.int64) for path in paths]
+        self._memory.append(inboxes)
+        return inboxes[rank], [inbox.data_ptr() for inbox in inboxes]
 
 
 def serve_store() -> "torch.distributed.TCPStore":

@@ -24,7 +24,6 @@ from engine.errors import DeviceError, EngineError, InvalidRequest, ModelError, 
 from engine.kernel.backend import MonokernelBackend, MonokernelRun
 from engine.kernel.params import DEFAULT_SPIN_LIMIT
 from engine.kernel.peers import Peers, serve_store
-from engine.kernel.portable.exchange import WAITED
 from engine.loading import load_config
 from engine.models import resolve
 from engine.request import Progress, SamplingParams
@@ -165,10 +164,9 @@ class MultiGpuBackend:
     def waited_us(self) -> dict[str, float]:
         """Microseconds that a processor of rank 0 waited for other GPUs in the last generation, mean over the processors: for sums
         of old layers ("delayed"), for what was needed at once ("present"), for tokens, stop and chunks ("agreement")."""
-        words = self._local.control.device[int(WAITED.value) : int(WAITED.value) + 3].tolist()
+        clocks = self.path.waited_clocks()
         clock_mhz = getattr(torch.cuda.get_device_properties(0), "clock_rate", 1_980_000) / 1000  # an H200's where torch does not say
-        names = ("delayed", "present", "agreement")
-        return {name: 64 * word / clock_mhz / self.path.shape.programs for name, word in zip(names, words, strict=True)}
+        return dict(zip(("delayed", "present", "agreement"), (count / clock_mhz for count in clocks), strict=True))
 
     def _drain(self, calls: list[int]) -> None:
         """Await the answers of calls that rank 0 could not make itself."""

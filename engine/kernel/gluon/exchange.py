@@ -135,4 +135,3 @@ def tell_abort(C: gl.constexpr, abort, info, away):
     for r in gl.static_range(gl.constexpr(C.ranks)):
         if r != C.rank:
             gl.store(there(abort, away[r]), (PEER_LOST << 28) + (AT_EXCHANGE << 24) + (info & 0xFFFFFF))
-

@@ -70,6 +70,7 @@ class GluonPath:
         self.bias = _biases(weights) if config.qkv_bias else self.norms
         self.cos, self.sin = rope_tables(config, cache.context_tokens, device)
         self._launches = 0  # of all ranks alike
+        self._abandoned = torch.full((), ABANDONED, dtype=torch.int32, pin_memory=peers is not None)
         self._allocate(device, peers)
         self._descriptors()
         for plan in dict.fromkeys(self.plans.values()):
@@ -171,17 +172,19 @@ class GluonPath:
             self.parts if self.plan.ranks > 1 else self.total, self.addresses, self.ready, self._launches,
         )  # fmt: skip
 
-    def waited_us(self) -> dict[str, float]:
-        """Microseconds that a multiprocessor of this rank waited in the last launch: see ``ranks.MultiGpuBackend.waited_us``."""
-        words = self.counters[WAITED : WAITED + 3].tolist()
-        return {name: microseconds(64 * word) / self.plan.ctas for name, word in zip(("delayed", "present", "agreement"), words, strict=True)}
+    @property
+    def pushed_bytes(self) -> int:
+        return self.plan.pushed_bytes
+
+    def waited_clocks(self) -> list[float]:
+        """Clocks that a CTA waited in the last launch, mean over the CTAs: see ``ranks.MultiGpuBackend.waited_us``."""
+        return [64 * word / self.plan.ctas for word in self.counters[WAITED : WAITED + 3].tolist()]
 
     def abandon_peers(self) -> None:
         """End a running launch that would wait for a rank which is gone. By a copy: the kernel leaves no room for another one."""
-        info = torch.tensor(ABANDONED, dtype=torch.int32).pin_memory()
         stream = torch.cuda.Stream(self.counters.device)
         with torch.cuda.stream(stream):
-            self.counters[ABORT].copy_(info, non_blocking=True)
+            self.counters[ABORT].copy_(self._abandoned, non_blocking=True)
         stream.synchronize()
 
     def close(self) -> None:

@@ -143,6 +143,13 @@ class Plan:
         return 2 * self.all_groups * self.padded_hidden
 
     @property
+    def pushed_bytes(self) -> int:
+        """Bytes that this rank stores in the others' memory for one greedy token."""
+        rows = 2 * self.layers * self.lanes * 2 if self.exchange else 0
+        sums = (2 * self.common_layers + (self.lanes > 1)) * self.groups * 4
+        return (self.ranks - 1) * ((rows + sums) * self.hidden + 8 * self.ctas)
+
+    @property
     def kw(self) -> int:
         return 64 * self.boxes
 
@@ -415,6 +422,8 @@ def _present_layers(config: ModelConfig) -> int:
 def unsupported(config: ModelConfig, ctas: int, shard: Shard = Shard()) -> str | None:  # noqa: B008
     """Why the fast path cannot run this model on such ranks, or None."""
     all_lanes, reductions = config.n_lanes, config.layer_reductions
+    if all_lanes == 1 and shard.ranks > 1:
+        return f"one lane on {shard.ranks} GPUs"
     if all_lanes > 1 and all_lanes // shard.ranks % 2:
         return f"{all_lanes} lanes on {shard.ranks} GPUs (each takes pairs of lanes)"
     present = _present_layers(config)

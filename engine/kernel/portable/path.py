@@ -11,7 +11,7 @@ from engine.kernel.cache import KVCache
 from engine.kernel.control import Control
 from engine.kernel.params import ParamBlock
 from engine.kernel.peers import Peers
-from engine.kernel.portable.exchange import SIGN_ABORT
+from engine.kernel.portable.exchange import SIGN_ABORT, WAITED
 from engine.kernel.portable.kernel import monokernel
 from engine.kernel.portable.shape import Buffers, Matrix, Shape, ceil_div, power_of_two
 from engine.weights import ModelWeights, Shard
@@ -151,6 +151,16 @@ class PortablePath:
         forced[: len(ids)] = ids
         self._launch(self._no_ids, 0, 0, True, int(ids[0]), 0, logits=out, forced=forced)
         return out
+
+    @property
+    def pushed_bytes(self) -> int:
+        return self.shape.pushed_bytes
+
+    def waited_clocks(self) -> list[float]:
+        """Clocks that a processor waited for other ranks in the last generation, mean over the processors: see
+        ``ranks.MultiGpuBackend.waited_us``."""
+        first = int(WAITED.value)
+        return [64 * word / self.shape.programs for word in self.buffers.device[first : first + 3].tolist()]
 
     def abandon_peers(self) -> None:
         """End a running launch that would wait for a rank which is gone. By a copy: the kernel leaves no room for another one."""

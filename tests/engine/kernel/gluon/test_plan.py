@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine.config import Head, ModelConfig, Reduction
-from engine.kernel.gluon.plan import Plan, make_plan, pack, segments, unsupported
+from engine.kernel.gluon.plan import Plan, make_plan, pack, part_of, segments, unsupported
 from engine.loading.assemble import assemble
 from engine.loading.random import RandomReader
 from engine.shapes import SHAPES
@@ -24,8 +24,8 @@ LANES = ModelConfig(
 )  # fmt: skip
 
 
-def weights_of(config):
-    return assemble(config, RandomReader(config), torch.float32, "cpu", Shard())
+def weights_of(config, shard=Shard()):  # noqa: B008
+    return assemble(config, RandomReader(config), torch.float32, "cpu", shard)
 
 
 def multiply(plan: Plan, units: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -55,11 +55,15 @@ def units_of(plan, packed, mode, at, index):
     return out
 
 
-@pytest.mark.parametrize("config", [LLAMA, LANES], ids=lambda c: c.name)
-def test_packed_stream_multiplies_like_the_matrices(config):
-    weights = weights_of(config)
-    plan = make_plan(config, 128, CTAS)
+SHARDS = [(LLAMA, Shard()), (LANES, Shard()), (LLAMA, Shard(1, 2)), (LANES, Shard(1, 2)), (LANES, Shard(3, 4))]
+
+
+@pytest.mark.parametrize("config, shard", SHARDS, ids=lambda x: x.name if isinstance(x, ModelConfig) else f"{x.rank}-of-{x.ranks}")
+def test_packed_stream_multiplies_like_the_matrices(config, shard):
+    weights = weights_of(config, shard)
+    plan = make_plan(config, 128, CTAS, shard=shard)
     packed = pack(config, weights, plan)
+    config = part_of(config, shard)
     assert packed.shape == (plan.units, plan.boxes, 64, 64)
     torch.manual_seed(0)
     for index, layer in enumerate(weights.layers):
@@ -100,6 +104,30 @@ def test_packed_stream_multiplies_like_the_matrices(config):
     torch.testing.assert_close(logits, weights.head @ x, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "config, ranks", [(LLAMA, 2), (LANES, 2), (LANES, 4)], ids=lambda x: x.name if isinstance(x, ModelConfig) else f"{x}"
+)
+def test_the_units_of_all_ranks_hold_every_weight_once(config, ranks):
+    whole = weights_of(config)
+    expected = torch.cat([whole.head.flatten()] + [m.flatten() for w in whole.layers for m in (w.wqkv, w.wo, w.w13, w.w2)])
+    packed = []
+    for rank in range(ranks):
+        shard = Shard(rank, ranks)
+        units = pack(config, weights_of(config, shard), make_plan(config, 128, CTAS, shard=shard))
+        packed.append(units[units != 0])
+    assert torch.equal(torch.cat(packed).sort().values, expected[expected != 0].sort().values)
+
+
+def test_ranks_have_the_same_buffers_and_parts_of_the_whole():
+    for name, ranks in (("laneformer-2b", 2), ("laneformer-2b", 4), ("llama-3.1-8b", 2)):
+        config = SHAPES[name]
+        plans = [make_plan(config, 4096, CTAS, shard=Shard(rank, ranks)) for rank in range(ranks)]
+        assert len({(p.act, p.lse, p.parts, p.all_groups) for p in plans}) == 1
+        assert [p.first_vocab for p in plans] == [rank * config.vocab_size // ranks for rank in range(ranks)]
+        assert plans[0].lane.splits == make_plan(config, 4096, CTAS).lane.splits  # so that attention adds up in the same order
+        assert all(p.all_lanes == config.n_lanes and p.all_vocab == config.vocab_size for p in plans)
+
+
 def test_plans_of_the_named_shapes_stream_little_padding():
     for name, waste in (("laneformer-2b", 0.001), ("llama-3.2-1b", 0.001), ("smollm2-135m", 0.35)):
         config = SHAPES[name]
@@ -119,6 +147,8 @@ def test_what_is_not_supported_is_named():
     ):
         assert word in unsupported(replace(base, **change), CTAS)
     lanes = SHAPES["laneformer-2b"]
+    assert "8 lanes on 8 GPUs" in unsupported(lanes, CTAS, Shard(0, 8))
+    assert unsupported(lanes, CTAS, Shard(0, 4)) is None
     assert "norms per lane" in unsupported(replace(lanes, lane_norms=True), CTAS)
     assert "head arrangement" in unsupported(replace(lanes, head=Head.VOCAB_PARALLEL), CTAS)
 

@@ -1,0 +1,252 @@
+"""Who may clear a place of a hand-over buffer, and when: the fast path's protocol as a graph of what happens before what.
+
+A value is its own flag, so between two values that lie at the same place three things must happen in this order, in every interleaving: all
+readers of the old value read it, somebody clears the place, the new value is written. An order holds in every interleaving exactly when it
+follows from program order and from "a value is read after it was written". So each CTA is a list of operations, and the test looks for paths.
+
+The model is the kernel's schedule with few CTAs: rows of O and attention outputs are made by one CTA only, in turn (in the kernel, too, not every CTA makes
+some), all others by all; the rows that a CTA adds up lie in one part.
+"""
+
+from collections import defaultdict
+
+import pytest
+
+CTAS = 3  # of a rank
+LANES = 2  # of a rank, half a layer apart
+DELAY = 2
+
+
+class Schedule:
+    """Operations of all CTAs. ``writes[value]``, ``reads[place, use]``, ``clears[place, use]``, ``puts[place, use]``: numbers of operations."""
+
+    def __init__(self, ranks: int, layers: int, common: int, tokens: int, parities: int = 8, ahead: int = 2, token_slots: int = 4):
+        self.ranks, self.layers, self.common, self.parities, self.ahead, self.token_slots = (
+            ranks,
+            layers,
+            common,
+            parities,
+            ahead,
+            token_slots,
+        )
+        self.before: list[list] = []  # of an operation: the numbers of operations before it, or values that must have been written
+        self.writes = defaultdict(list)
+        self.reads, self.clears, self.puts = defaultdict(list), defaultdict(list), defaultdict(list)
+        for rank in range(ranks):
+            for cta in range(CTAS):
+                self._last, self._rank, self._cta = None, rank, cta
+                for token in range(tokens):
+                    self._token(token)
+
+    # --- operations of the CTA that is being written down
+
+    def _add(self, values=()) -> int:
+        self.before.append(([] if self._last is None else [self._last]) + list(values))
+        self._last = len(self.before) - 1
+        return self._last
+
+    def _write(self, value: tuple, places=()) -> None:
+        """``places``: (place, use) of each copy."""
+        number = self._add()
+        self.writes[value].append(number)
+        for place in places:
+            self.puts[place].append(number)
+
+    def _read(self, value: tuple, place: tuple | None = None) -> None:
+        number = self._add([value])
+        if place:
+            self.reads[place].append(number)
+
+    def _clear(self, place: tuple) -> None:
+        self.clears[place].append(self._add())
+
+    # --- rows of lanes, of which each rank has a copy
+
+    def _place(self, rank: int, kind: str, lane: int, n: int, part: int) -> tuple:
+        return (rank, kind, lane, part, n % self.parities), n
+
+    def _write_rows(self, kind: str, lane: int, n: int, parts: list[int]) -> None:
+        for part in parts:
+            self._clear(self._place(self._rank, kind, lane, n + self.ahead, part))
+            self._write((kind, lane, n, part), [self._place(rank, kind, lane, n, part) for rank in range(self.ranks)])
+
+    def _read_rows(self, kind: str, lane: int, n: int) -> None:
+        for part in range(CTAS):
+            self._read((kind, lane, n, part), self._place(self._rank, kind, lane, n, part))
+
+    def _sums(self, n: int) -> None:
+        """This CTA's columns of the sums over all lanes. Copies of other ranks' rows are cleared by their only reader."""
+        for kind, made in (("o", n - DELAY + 1), ("m", n - DELAY)):
+            if made < 0:
+                continue
+            for lane in range(self.ranks * LANES):
+                place = self._place(self._rank, kind, lane, made, self._cta)
+                self._read((kind, lane, made, self._cta), place)
+                if lane // LANES != self._rank:
+                    self._clear((place[0], made + self.parities))
+            self._clear(self._place(self._rank, "e" + kind, 0, made + self.ahead, self._cta))
+            self._write(("e" + kind, self._rank, made, self._cta), [self._place(self._rank, "e" + kind, 0, made, self._cta)])
+
+    def _read_sums(self, kind: str, made: int) -> None:
+        for part in range(CTAS):
+            self._read(("e" + kind, self._rank, made, part), self._place(self._rank, "e" + kind, 0, made, part))
+
+    # --- what all ranks need at once: this CTA clears, on its rank, what it and its like on other ranks will write two uses later
+
+    def _put_everywhere(self, kind: str, use: int, period: int, part: int) -> None:
+        for owner in range(self.ranks):
+            later = use + self.ahead
+            self._clear(((self._rank, kind, owner, part, later % period), later))
+        self._write((kind, self._rank, use, part), [((rank, kind, self._rank, part, use % period), use) for rank in range(self.ranks)])
+
+    def _read_everywhere(self, kind: str, use: int, period: int) -> None:
+        for owner in range(self.ranks):
+            for part in range(CTAS):
+                self._read((kind, owner, use, part), ((self._rank, kind, owner, part, use % period), use))
+
+    # --- the kernel's order
+
+    def _lanes(self) -> list[int]:
+        return [self._rank * LANES + k for k in range(LANES)]
+
+    def _local(self, kind: str, key: tuple, makes: bool) -> None:
+        if makes:
+            self._write((kind, *key))
+
+    def _turn(self, n: int) -> bool:
+        return n % CTAS == self._cta
+
+    def _token(self, token: int) -> None:
+        for layer in range(self.common):
+            n, sums = token * self.layers + layer, token * self.common + layer
+            if layer:
+                self._read_everywhere("pm", sums - 1, self.parities)
+            self._local("qkv", (self._rank, n), True)
+            self._read(("qkv", self._rank, n))
+            self._local("attention", (self._rank, n), self._turn(n + 1))
+            self._read(("attention", self._rank, n))
+            parts = list(range(CTAS)) if self._turn(n) else []
+            for lane in self._lanes():
+                self._write_rows("o", lane, n, parts)
+            for part in parts:
+                self._put_everywhere("po", sums, self.parities, part)
+            self._read_everywhere("po", sums, self.parities)
+            self._local("u", (self._rank, n), True)
+            self._sums(n)
+            self._read(("u", self._rank, n))
+            for lane in self._lanes():
+                self._write_rows("m", lane, n, [(self._cta + n) % CTAS])
+            self._put_everywhere("pm", sums, self.parities, (self._cta + n) % CTAS)
+        if self.common:
+            self._read_everywhere("pm", token * self.common + self.common - 1, self.parities)
+        halves = 2 * (self.layers - self.common) + 1
+        for half in range(halves):
+            self._half(token, half, halves)
+        if halves > 1:
+            n = (token + 1) * self.layers
+            self._state(n, self._lanes()[1], self.layers)
+        self._put_everywhere("head", token, self.token_slots, self._cta)
+        self._read_everywhere("head", token, self.token_slots)
+        self._put_everywhere("word", token, self.token_slots, self._cta)
+        self._read_everywhere("word", token, self.token_slots)
+
+    def _state(self, n: int, lane: int, layer: int) -> None:
+        """What the state of a lane before ``layer`` takes from the layer before."""
+        if layer > self.common:
+            self._read_rows("m", lane, n - 1)
+            if layer > DELAY:
+                self._read_sums("m", n - 1 - DELAY)
+
+    def _half(self, token: int, half: int, halves: int) -> None:
+        own, other = self._lanes()[half & 1], self._lanes()[1 - (half & 1)]
+        layer, other_layer = self.common + half // 2, self.common + (half - 1) // 2
+        n, m = token * self.layers + layer, token * self.layers + other_layer
+        if half < halves - 1 or half & 1 == 0:
+            self._state(n, own, layer)
+        if half < halves - 1:
+            self._local("qkv", (own, n), True)
+        if half:
+            self._read_rows("o", other, m)
+            if other_layer >= DELAY:
+                self._read_sums("o", m - DELAY)
+            self._local("u", (other, m), True)
+        if half < halves - 1:
+            self._read(("qkv", own, n))
+            self._local("attention", (own, n), self._turn(n + 1))
+        if half & 1 and half < halves - 1:
+            self._sums(n)
+        if half:
+            self._read(("u", other, m))
+            self._write_rows("m", other, m, [(self._cta + m) % CTAS])
+        if half < halves - 1:
+            self._read(("attention", own, n))
+            self._write_rows("o", own, n, list(range(CTAS)) if self._turn(n) else [])
+
+    # --- what follows from it
+
+    def earlier(self) -> list[int]:
+        """For every operation the set of those that precede it in every interleaving, as bits. Fails when operations wait for each other."""
+        direct = []
+        for needs in self.before:
+            direct.append([number for need in needs for number in ([need] if isinstance(need, int) else self.writes[need])])
+            assert all(isinstance(need, int) or self.writes[need] for need in needs), "a value that nobody makes"
+        sets: list[int | None] = [None] * len(direct)
+        waiting = [len(set(needs)) for needs in direct]
+        followers = defaultdict(list)
+        for number, needs in enumerate(direct):
+            for need in set(needs):
+                followers[need].append(number)
+        ready = [number for number, count in enumerate(waiting) if not count]
+        while ready:
+            number = ready.pop()
+            bits = 0
+            for need in direct[number]:
+                bits |= sets[need] | 1 << need
+            sets[number] = bits
+            for follower in followers[number]:
+                waiting[follower] -= 1
+                if not waiting[follower]:
+                    ready.append(follower)
+        assert None not in sets, "operations wait for each other"
+        return sets
+
+    def check(self) -> int:
+        """Number of values written to a place that was used before. Raises AssertionError where the order is not certain."""
+        earlier, period = self.earlier(), {"head": self.token_slots, "word": self.token_slots}
+        again = 0
+        for (place, use), puts in self.puts.items():
+            old = use - period.get(place[1], self.parities)
+            if old < 0:
+                continue
+            again += 1
+            clears = self.clears[place, use]
+            assert len(clears) == 1, f"{place}: {len(clears)} clears before use {use}"
+            for read in self.reads[place, old]:
+                assert earlier[clears[0]] >> read & 1, f"{place}: use {old} may be cleared before it is read"
+            for put in puts:
+                assert earlier[put] >> clears[0] & 1, f"{place}: use {use} may be written before the place is cleared"
+        return again
+
+
+CASES = {
+    "2 ranks": (2, 6, 2, 6),
+    "4 ranks": (4, 4, 2, 6),
+    "no layers in common": (2, 5, 0, 6),
+    "one lane": (3, 3, 3, 7),
+    "one rank": (1, 6, 2, 6),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_place_is_cleared_after_its_readers_and_before_its_next_writer(case):
+    assert Schedule(*CASES[case]).check() > 100
+
+
+def test_too_few_buffers_are_found():
+    with pytest.raises(AssertionError, match="may be cleared before it is read"):
+        Schedule(2, 6, 2, 4, parities=3).check()
+
+
+def test_clearing_for_others_at_the_last_moment_is_found():
+    with pytest.raises(AssertionError, match="may be written before the place is cleared"):
+        Schedule(2, 6, 2, 6, ahead=0).check()
