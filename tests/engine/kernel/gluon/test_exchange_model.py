@@ -1,11 +1,12 @@
 """Who may clear a place of a hand-over buffer, and when: the fast path's protocol as a graph of what happens before what.
 
-A value is its own flag, so between two values that lie at the same place three things must happen in this order, in every interleaving: all
-readers of the old value read it, somebody clears the place, the new value is written. An order holds in every interleaving exactly when it
-follows from program order and from "a value is read after it was written". So each CTA is a list of operations, and the test looks for paths.
+A value is its own flag, so between two values that lie at the same place three things must happen in this order, in every interleaving:
+all readers of the old value read it, somebody clears the place, the new value is written. An order holds in every interleaving exactly
+when it follows from program order and from "a value is read after it was written". So each CTA is a list of operations, and the test looks
+for paths.
 
-The model is the kernel's schedule with few CTAs: rows of O and attention outputs are made by one CTA only, in turn (in the kernel, too, not every CTA makes
-some), all others by all; the rows that a CTA adds up lie in one part.
+The model is the kernel's schedule with few CTAs: rows of O and attention outputs are made by one CTA only, in turn (in the kernel, too, not
+every CTA makes some), all others by all; the rows that a CTA adds up lie in one part.
 """
 
 from collections import defaultdict
@@ -18,7 +19,7 @@ DELAY = 2
 
 
 class Schedule:
-    """Operations of all CTAs. ``writes[value]``, ``reads[place, use]``, ``clears[place, use]``, ``puts[place, use]``: numbers of operations."""
+    """Operations of all CTAs. ``writes[value]``, ``reads[place, use]``, ``clears[place, use]``, ``puts[place, use]``: their numbers."""
 
     def __init__(self, ranks: int, layers: int, common: int, tokens: int, parities: int = 8, ahead: int = 2, token_slots: int = 4):
         self.ranks, self.layers, self.common, self.parities, self.ahead, self.token_slots = (
@@ -185,7 +186,7 @@ class Schedule:
     # --- what follows from it
 
     def earlier(self) -> list[int]:
-        """For every operation the set of those that precede it in every interleaving, as bits. Fails when operations wait for each other."""
+        """For every operation those that precede it in every interleaving, as bits. Fails when operations wait for each other."""
         direct = []
         for needs in self.before:
             direct.append([number for need in needs for number in ([need] if isinstance(need, int) else self.writes[need])])
