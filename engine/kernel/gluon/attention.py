@@ -194,7 +194,7 @@ def write_split(C: gl.constexpr, out, m, total, part, lse, RATIO: gl.constexpr, 
 
 
 @gluon.jit
-def combine(C: gl.constexpr, part, lse, splits, guard, SEG: gl.constexpr, SPLITS: gl.constexpr):
+def combine(C: gl.constexpr, part, lse, splits, guard, SEG: gl.constexpr, SPLITS: gl.constexpr, RANKS: gl.constexpr = 1):
     """The attention output as input tiles of O: boxes x [max(8, SEG), 64]. Sum over the splits, weighted by their share of the softmax.
 
     part: pointer to [heads, SPLITS, h]; lse: to [heads, SPLITS]; heads that pad the segments hold zeros; the first ``splits`` are in use. Tile j of segment s holds, for head size 96,
@@ -205,7 +205,9 @@ def combine(C: gl.constexpr, part, lse, splits, guard, SEG: gl.constexpr, SPLITS
     ROWS: gl.constexpr = SEG * 64 // W
     T: gl.constexpr = part.dtype.element_ty
     ACROSS: gl.constexpr = 256 // W  # threads of a warp across heads and splits
-    BY_HEAD: gl.constexpr = min(ACROSS, max(1, ROWS // 4))
+    BY_HEAD: gl.constexpr = min(
+        ACROSS, max(1, ROWS * RANKS // 4)
+    )  # so that the splits of a head are added in one order on any number of ranks
     EACH: gl.constexpr = max(1, SPLITS * BY_HEAD // ACROSS)  # neighbouring splits of a thread
     PACK: gl.constexpr = min(4, EACH)
     L: gl.constexpr = gl.BlockedLayout([1, EACH, 8], [BY_HEAD, ACROSS // BY_HEAD, W // 8], [4, 1, 1], [2, 1, 0])

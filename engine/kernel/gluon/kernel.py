@@ -495,7 +495,7 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     tw = now(C, pid)
     start, parts = span(C, layer, pos)
     staged, x = input_tiles(C, xs, Q.segments_o, Q.sums, T)
-    x_heads = combine(C, a + C.at_part, logs, gl.minimum(parts, Q.splits), guard, Q.segments_o * Q.sums, Q.splits)
+    x_heads = combine(C, a + C.at_part, logs, gl.minimum(parts, Q.splits), guard, Q.segments_o * Q.sums, Q.splits, C.ranks)
     stage(staged, x_heads, T, C.boxes)
     t1 = now(C, pid)
     unit += Q.units_qkv
