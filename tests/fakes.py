@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from engine.backend import EngineInfo, Token
+from engine.errors import NumericalError
 from engine.request import Delta, Done, Event, Failed, GenerationRequest, Progress, SamplingParams, Started, Timings, Usage
 
 FAKE_INFO = EngineInfo(
@@ -98,6 +99,9 @@ def add(first: int, second: int) -> int:
 """
 
 
+FAILING_SEED = 13
+
+
 class SyntheticBackend:
     """Emits ANSWER (or the file SYNTHETIC_TEXT) again and again at SYNTHETIC_TOKENS_PER_S (default 1,000), through the real loop,
     detokeniser and pipes.
@@ -119,7 +123,7 @@ class SyntheticBackend:
         self.info = replace(FAKE_INFO, model=model, backend="synthetic", context_tokens=context_tokens or 100_000)
 
     def start(self, prompt_ids: list[int], sampling: SamplingParams, stop_ids: frozenset[int], max_tokens: int) -> "SyntheticRun":
-        return SyntheticRun(self, len(prompt_ids), max_tokens)
+        return SyntheticRun(self, len(prompt_ids), max_tokens, fails=sampling.seed == FAILING_SEED)
 
     def logits(self, ids: list[int]):
         raise NotImplementedError("a synthetic backend has no logits")
@@ -131,7 +135,8 @@ class SyntheticBackend:
 class SyntheticRun:
     """Token n is due n / rate seconds after the start, and carries that time."""
 
-    def __init__(self, backend: SyntheticBackend, prompt_tokens: int, max_tokens: int):
+    def __init__(self, backend: SyntheticBackend, prompt_tokens: int, max_tokens: int, fails: bool = False):
+        self._fails = fails  # after ten tokens
         self._backend, self._max_tokens = backend, max_tokens
         self._start_ns = time.monotonic_ns()
         print(f"synthetic run started at {self._start_ns} ns", flush=True)  # for the path's benchmark
@@ -147,6 +152,8 @@ class SyntheticRun:
         if self._stopped.wait(min(max(0.0, wait_s), timeout_s)):
             self.finish_reason = "cancelled"
             return []
+        if self._fails and self._made > 10:
+            raise NumericalError("The logits are not finite.")
         due = int((time.monotonic_ns() - self._start_ns) * self._backend.rate / 1e9)
         last = min(due, self._max_tokens)
         ids = self._backend.ids

@@ -59,6 +59,7 @@ class ShareLink(Owned):
         indexes = [
             models.Index(fields=["user", "-created_at"], name="sharelink_user"),
             models.Index(fields=["visitor_id", "-created_at"], name="sharelink_visitor"),
+            models.Index(fields=["created_at"], name="sharelink_created"),
         ]
 
     def __str__(self) -> str:

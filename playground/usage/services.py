@@ -2,12 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import transaction
-from django.db.models import QuerySet, Sum
+from django.db.models import Count, Q, QuerySet, Sum
 from django.utils import timezone
 
 from playground import streams
@@ -86,6 +87,47 @@ def rollup_rebuild() -> int:
     RollupState(done_until=now, checked_at=now).save()
     days = UsageRollup.objects.filter(kind=Kind.TOTAL, period=Period.DAY)
     return days.aggregate(n=Sum("requests"))["n"] or 0
+
+
+@dataclass(frozen=True)
+class Account:
+    """One figure as the rows have it, and as the rollups of hours and of days add up to it."""
+
+    name: str
+    rows: int
+    hours: int
+    days: int
+
+    @property
+    def equal(self) -> bool:
+        return self.rows == self.hours == self.days
+
+
+def rollup_check() -> list[Account]:
+    """Every sum of the rows beside that of the rollups."""
+    ended = Generation.objects.exclude(state__in=Generation.ACTIVE)
+    sums = {name: Sum(name) for name in ("prompt_tokens", "completion_tokens")} | {"requests": Count("pk")}
+    sums |= {state: Count("pk", filter=Q(state=state)) for state in ("done", "stopped", "interrupted", "failed")}
+    rows = ended.aggregate(**sums)
+    found = [_account(name, rows[name] or 0, Kind.ALL, name) for name in SUMS]
+    found += [_account(f"{name}, in total", rows[name] or 0, Kind.TOTAL, name) for name in SUMS]
+    with_subject = {
+        Kind.USER: Q(user__isnull=False),
+        Kind.VISITOR: Q(user=None, visitor_id__isnull=False),
+        Kind.KEY: Q(api_key__isnull=False),
+        Kind.LINK: Q(share_link__isnull=False),
+        Kind.ENGINE: ~Q(worker=""),
+    }
+    found += [_account(f"requests, by {kind}", ended.filter(rows).count(), kind, "requests") for kind, rows in with_subject.items()]
+    return found
+
+
+def _account(name: str, rows: int, kind: str, figure: str) -> Account:
+    stored = UsageRollup.objects.filter(kind=kind)
+    if kind != Kind.TOTAL:
+        stored = stored.exclude(model="", source="")  # a visitor's day is also there together
+    hours, days = (stored.filter(period=period).aggregate(n=Sum(figure))["n"] or 0 for period in (Period.HOUR, Period.DAY))
+    return Account(name, rows, hours, days)
 
 
 def rollups_outdate(generations: QuerySet) -> None:

@@ -10,7 +10,7 @@ from itertools import product
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client
 from django.utils import timezone
@@ -192,6 +192,19 @@ def test_the_peak_of_the_queue_is_the_most_that_waited_at_once(empty_redis, staf
     summary = staff.get("/api/stats/summary?from=2026-11-20&to=2026-11-20").json()
     assert summary["peak_waiting"] == 3
     assert staff.get("/api/stats/summary?from=2026-11-20&to=2026-11-20&model=a").json()["peak_waiting"] is None
+
+
+@pytest.mark.django_db
+def test_the_check_names_a_sum_that_differs(capsys) -> None:
+    ended(100)
+    call_command("rollup_usage", "--check")
+    assert "differs" not in capsys.readouterr().out
+    row = UsageRollup.objects.filter(kind="all", period="day").first()
+    UsageRollup.objects.filter(pk=row.pk).update(completion_tokens=row.completion_tokens + 1)
+    with pytest.raises(CommandError, match="--rebuild"):
+        call_command("rollup_usage", "--check")
+    assert re.findall(r"(\w+) .*differs", capsys.readouterr().out) == ["completion_tokens"]
+    call_command("rollup_usage", "--rebuild", "--check")
 
 
 @pytest.mark.django_db

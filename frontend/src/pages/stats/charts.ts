@@ -33,10 +33,11 @@ function frame(name: string, top: number, labels: string[]): { figure: HTMLEleme
     label.style.top = `${(100 * at) / 3}%`;
     plot.append(label);
   }
-  const step = Math.max(1, Math.ceil(labels.length / 5));
-  labels.forEach((text, index) => {
-    if (index % step || index > labels.length - step / 2) return;
-    const label = h("span", { class: index === 0 ? "x first" : (index / step) % 2 ? "x alt" : "x" }, text);
+  const named = labels.map((text, index) => ({ text, index })).filter(({ text }) => text);
+  const step = Math.max(1, Math.ceil(named.length / 5));
+  named.forEach(({ text, index }, place) => {
+    if (place % step || index > labels.length * 0.95) return;
+    const label = h("span", { class: index === 0 ? "x first" : (place / step) % 2 ? "x alt" : "x" }, text);
     label.style.left = `${(100 * (index + (index ? 0.5 : 0))) / labels.length}%`;
     plot.append(label);
   });
@@ -50,18 +51,20 @@ export function short(value: number): string {
   return num(value, value > 0 && value < 10 && value % 1 ? 1 : 0);
 }
 
-/** Lines over time; a gap where there is no value. */
+/** Lines over time; a gap where there is no value, a dash for a value alone. `labels`: of the points; "" has no mark on the axis. */
 export function lines(name: string, labels: string[], series: Series[]): HTMLElement {
   const top = roundTop(Math.max(1, ...series.flatMap((one) => one.values.map((value) => value ?? 0))));
   const { figure, svg } = frame(name, top, labels);
   const x = (index: number): string => ((1000 * (index + 0.5)) / labels.length).toFixed(1);
+  const dash = Math.max(0.5, labels.length / 80); // half its length, in points
   for (const one of [...series].reverse()) {
     let d = "";
     one.values.forEach((value, index) => {
       if (value === null) return;
-      const joined = index > 0 && one.values[index - 1] !== null;
+      const has = (at: number): boolean => one.values[at] !== null && one.values[at] !== undefined;
       const y = (100 * (1 - value / top)).toFixed(2);
-      d += joined ? `L${x(index)} ${y}` : `M${x(index)} ${y}h.1`;
+      if (has(index - 1)) d += `L${x(index)} ${y}`;
+      else d += has(index + 1) ? `M${x(index)} ${y}` : `M${x(index - dash)} ${y}H${x(index + dash)}`;
     });
     svg.append(path(`tr ${one.look}`, d || "M0 0"));
   }

@@ -365,7 +365,7 @@ function timeLabels(points: { start: string }[]): { label: string[]; full: strin
   const days = points.length > 1 ? (Date.parse(points[1]!.start) - Date.parse(points[0]!.start)) / 86_400_000 : 1;
   const hourly = days < 1;
   return {
-    label: points.map(({ start }) => (hourly && points.length <= 25 ? hourOf : dayOf).format(new Date(start))),
+    label: points.map(({ start }) => (!hourly ? dayOf.format(new Date(start)) : points.length <= 25 ? hourOf.format(new Date(start)) : start.includes("T00:") ? dayOf.format(new Date(start)) : "")),
     full: points.map(({ start }) => (hourly ? momentOf : dayOf).format(new Date(start))),
     every: t(hourly ? "stats.per_hour" : days > 1 ? "stats.per_week" : "stats.per_day"),
   };
