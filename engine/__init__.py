@@ -12,6 +12,7 @@ _HOMES = {
         "Failed",
         "GenerationRequest",
         "PrefillProgress",
+        "PromptLogprobs",
         "Progress",
         "SamplingParams",
         "Started",

@@ -14,7 +14,7 @@ from multiprocessing.connection import wait
 from engine import errors
 from engine.backend import EngineInfo
 from engine.errors import EngineError, EngineStopped, InvalidRequest, ModelError, PromptTooLong
-from engine.request import Done, Event, Failed, GenerationRequest, Progress, Timings, Usage
+from engine.request import MAX_SCORED_TOKENS, Done, Event, Failed, GenerationRequest, Progress, Timings, Usage
 
 CLOSE_SECONDS = 5.0  # how long a process may take to end by itself
 
@@ -159,6 +159,8 @@ class Engine:
             self._check_stop_strings()
         if len(ids) > self.info.context_tokens:
             raise PromptTooLong(len(ids), self.info.context_tokens, self.info.title)
+        if request.sampling.prompt_logprobs and len(ids) > MAX_SCORED_TOKENS:
+            raise InvalidRequest(f"A prompt with log-probabilities may have {MAX_SCORED_TOKENS:,} tokens; this one has {len(ids):,}.")
         return ids
 
     def tokenizer(self):

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from engine.backend import Backend, Run, Token
 from engine.errors import DeviceError, EngineError
-from engine.request import Delta, Done, Event, Failed, PrefillProgress, Started, Timings, TokenLogprob, Usage
+from engine.request import Delta, Done, Event, Failed, PrefillProgress, PromptLogprobs, Started, Timings, TokenLogprob, Usage
 from engine.stop import StopMatcher
 
 FLUSH_NS = 10_000_000  # events of a fast generation leave in batches of this length
@@ -45,6 +45,8 @@ class Loop:
             emit([generation.done("cancelled")])
             return
         emit([generation.started()])
+        if job.sampling.prompt_logprobs:
+            emit([generation.prompt_logprobs(job.prompt_ids, self._backend)])
         room = self._backend.info.context_tokens - len(job.prompt_ids)
         max_tokens = min(job.sampling.max_tokens or room, room)
         if max_tokens == 0:
@@ -117,6 +119,14 @@ class Generation:
         self._start_ns = time.monotonic_ns()
         return Started(self._prompt_tokens)
 
+    def prompt_logprobs(self, ids: list[int], backend: Backend) -> PromptLogprobs:
+        """Reads the whole prompt once more than the generation does."""
+        from engine.sampling import logprobs  # torch, where a backend has it anyway
+
+        rows = backend.logits(ids)
+        found = [(ids[0], None, ())] + [(ids[i], *logprobs(rows[i - 1], ids[i], self._sampling.logprobs)) for i in range(1, len(ids))]
+        return PromptLogprobs(tuple(self._logprob(*one) for one in found))
+
     def progress(self, prefill_done: int) -> list[Event]:
         """PrefillProgress when there is news."""
         if prefill_done <= self._prefill_done:
@@ -152,13 +162,12 @@ class Generation:
 
     def _delta(self, text: str, tokens: list[Token]) -> Delta:
         points = tuple((1, self._elapsed_ms(token.time_ns)) for token in tokens) if len(tokens) > 1 else ()
-        logprobs = tuple(map(self._logprob, tokens)) if self._sampling.logprobs is not None else ()
+        logprobs = tuple(self._logprob(t.id, t.logprob, t.top) for t in tokens) if self._sampling.logprobs is not None else ()
         return Delta(text, tuple(token.id for token in tokens), self._elapsed_ms(tokens[-1].time_ns), logprobs, points)
 
-    def _logprob(self, token: Token) -> TokenLogprob:
+    def _logprob(self, token_id: int, logprob: float | None, top: tuple[tuple[int, float], ...]) -> TokenLogprob:
         name = self._tokenizer.token_text if self._tokenizer else lambda token_id: ""
-        top = tuple((token_id, name(token_id), value) for token_id, value in token.top)
-        return TokenLogprob(token.id, name(token.id), token.logprob, top)
+        return TokenLogprob(token_id, name(token_id), logprob, tuple((i, name(i), value) for i, value in top))
 
     def _usage(self) -> Usage:
         return Usage(self._prompt_tokens, self._tokens)

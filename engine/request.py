@@ -7,6 +7,7 @@ from engine.errors import InvalidRequest
 MAX_STOP_STRINGS = 8
 MAX_STOP_CHARS = 256
 MAX_LOGPROBS = 20
+MAX_SCORED_TOKENS = 1024  # of a prompt with prompt_logprobs: it is read at once, with the logits of every position
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None  # None: off; n: log-probability of the chosen token and of the n best
+    prompt_logprobs: bool = False  # of the prompt's tokens too, before the first Delta; needs logprobs
 
     def __post_init__(self):
         _check_range("Temperature", self.temperature, 0.0, 2.0)
@@ -41,6 +43,8 @@ class SamplingParams:
             _check_range("Seed", self.seed, 0, 2**63 - 1)
         if self.logprobs is not None:
             _check_range("Logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        elif self.prompt_logprobs:
+            raise InvalidRequest("Log-probabilities of the prompt need logprobs.")
         if len(self.stop) > MAX_STOP_STRINGS:
             raise InvalidRequest(f"At most {MAX_STOP_STRINGS} stop strings are taken; got {len(self.stop)}.")
         for stop in self.stop:
@@ -107,10 +111,19 @@ class PrefillProgress:
 
 @dataclass(frozen=True)
 class TokenLogprob:
+    """``logprob`` None: the first token of a prompt, which follows nothing."""
+
     token_id: int
     text: str
-    logprob: float
+    logprob: float | None
     top: tuple[tuple[int, str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class PromptLogprobs:
+    """Of every token of the prompt, when they were asked for."""
+
+    tokens: tuple[TokenLogprob, ...]
 
 
 @dataclass(frozen=True)
@@ -148,7 +161,7 @@ class Failed:
     timings: Timings
 
 
-Event = Started | PrefillProgress | Delta | Done | Failed
+Event = Started | PrefillProgress | PromptLogprobs | Delta | Done | Failed
 
 
 def event_to_dict(event: Event | Progress) -> dict:

@@ -45,6 +45,8 @@ class Answers:
             async with self.following() as frames:
                 async for index, frame in frames:
                     text, tokens = frame.get("text", ""), self._logprobs[index].take(frame)
+                    if frame["type"] == "prompt_logprobs":
+                        text, tokens = self.form.echo(index), self.form.prompt_tokens(index, frame["tokens"])
                     if text or tokens:
                         yield self._chunk([self.form.piece(index, text, tokens)], more)
                     if frame["type"] == "done":
@@ -68,7 +70,9 @@ class Answers:
         async with self.following() as frames:
             async for index, frame in frames:
                 logprobs[index] += self._logprobs[index].take(frame)
-                if frame["type"] == "delta":
+                if frame["type"] == "prompt_logprobs":
+                    logprobs[index] += self.form.prompt_tokens(index, frame["tokens"])
+                elif frame["type"] == "delta":
                     texts[index].append(frame["text"])
                 elif frame["type"] == "done":
                     reasons[index] = frame["finish_reason"]

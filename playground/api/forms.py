@@ -65,8 +65,7 @@ class TextForm:
     object = chunk_object = "text_completion"
 
     def __init__(self, body: CompletionRequest):
-        if body.echo and body.logprobs is not None:
-            raise ApiError(400, "'echo' with 'logprobs' is not supported: prompts are not scored.", param="echo")
+        self._scored = bool(body.echo) and body.logprobs is not None
         self.body = body
         self.model = body.model
         prompt = body.prompt
@@ -77,7 +76,7 @@ class TextForm:
             raise ApiError(400, f"Prompts times n may be {MAX_CHOICES}; got {len(self.prompts)} times {body.n or 1}.", param="n")
 
     def jobs(self) -> list[Job]:
-        sampling = {} if self.body.logprobs is None else {"logprobs": self.body.logprobs}
+        sampling = {} if self.body.logprobs is None else {"logprobs": self.body.logprobs, "prompt_logprobs": self._scored}
         params = params_of(self.body, self.body.max_tokens or DEFAULT_TEXT_TOKENS)
         prompts = [{"prompt": p} if isinstance(p, str) else {"prompt_ids": p} for p in self.prompts]
         return [Job(one, sampling=sampling, **prompt) for prompt in prompts for one in params]
@@ -86,8 +85,16 @@ class TextForm:
         return f"cmpl-{generation_id.hex}"
 
     def first(self, index: int) -> dict | None:
-        """The prompt when it is to be echoed; otherwise nothing opens a choice."""
-        return self._choice(index, self._echo(index), None, None) if self.body.echo else None
+        """The prompt when it is to be echoed; otherwise nothing opens a choice. A scored one comes with its log-probabilities."""
+        return self._choice(index, self.echo(index), None, None) if self.body.echo and not self._scored else None
+
+    def prompt_tokens(self, index: int, tokens: list[dict]) -> list[dict]:
+        """The prompt's tokens with their ``start``, counted from the answer's."""
+        stream = engine_client.tokenizer(self.model).stream(skip_special=isinstance(self._prompt(index), str))
+        starts = [0]
+        for token in tokens:
+            starts.append(starts[-1] + len(stream.push(token["id"])))
+        return [token | {"start": start - starts[-1]} for token, start in zip(tokens, starts, strict=False)]
 
     def piece(self, index: int, text: str, logprobs: list[dict]) -> dict:
         return self._choice(index, text, self._logprobs(index, logprobs), None)
@@ -96,27 +103,33 @@ class TextForm:
         return self._choice(index, "", None, finish_reason)
 
     def whole(self, index: int, text: str, logprobs: list[dict], finish_reason: str) -> dict:
-        return self._choice(index, self._echo(index) + text, self._logprobs(index, logprobs), finish_reason)
+        return self._choice(index, self.echo(index) + text, self._logprobs(index, logprobs), finish_reason)
 
     def _choice(self, index: int, text: str, logprobs: dict | None, finish_reason: str | None) -> dict:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
-    def _echo(self, index: int) -> str:
+    def echo(self, index: int) -> str:
         if not self.body.echo:
             return ""
-        prompt = self.prompts[index // (self.body.n or 1)]
+        prompt = self._prompt(index)
         return prompt if isinstance(prompt, str) else engine_client.tokenizer(self.model).decode(prompt)
+
+    def _prompt(self, index: int) -> str | list[int]:
+        return self.prompts[index // (self.body.n or 1)]
 
     def _logprobs(self, index: int, tokens: list[dict]) -> dict | None:
         if self.body.logprobs is None:
             return None
-        before = len(self._echo(index))
+        before = len(self.echo(index))
         return {
             "tokens": [self._name(token["id"]) for token in tokens],
             "token_logprobs": [token["logprob"] for token in tokens],
-            "top_logprobs": [{self._name(token_id): logprob for token_id, _, logprob in token["top"]} for token in tokens],
+            "top_logprobs": [self._top(token) for token in tokens],
             "text_offset": [before + token["start"] for token in tokens],
         }
+
+    def _top(self, token: dict) -> dict[str, float] | None:
+        return None if token["logprob"] is None else {self._name(token_id): logprob for token_id, _, logprob in token["top"]}
 
     def _name(self, token_id: int) -> str:
         """Its text; of a part of a character, as OpenAI writes it, its bytes."""

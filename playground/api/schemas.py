@@ -201,8 +201,8 @@ class ChatCompletion(Answered):
 
 class TextLogprobs(Answered):
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None] = Field(description="Null for a prompt's first token.")
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 

@@ -176,6 +176,8 @@ class View:
         try:
             async with aclosing(tailer().follow(self.generation_id, last_event_id)) as frames:
                 async for frame in frames:
+                    if frame["type"] == "prompt_logprobs":
+                        continue  # an API's
                     frame.pop("logprobs", None)
                     size = await self.consumer.send_frame({"generation_id": str(self.generation_id)} | frame)
                     if not self.consumer.open:

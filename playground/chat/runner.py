@@ -6,7 +6,7 @@ from uuid import UUID
 from django.db import close_old_connections
 
 from engine.errors import EngineError
-from engine.request import Delta, Done, Event, Failed, PrefillProgress, Started
+from engine.request import Delta, Done, Event, Failed, PrefillProgress, PromptLogprobs, Started, TokenLogprob
 from playground import streams
 from playground.chat import services
 from playground.chat.models import Generation
@@ -74,13 +74,15 @@ class _Run:
                 frame = {"type": "started", "prompt_tokens": event.prompt_tokens, "queue_ms": round(self.generation.queue_ms, 3)}
             case PrefillProgress():
                 frame = {"type": "prefill", "done": event.tokens_done, "total": event.tokens_total}
+            case PromptLogprobs():
+                frame = {"type": "prompt_logprobs", "tokens": _logprobs(event.tokens)}
             case Delta():
                 text = event.text.replace("\0", "\ufffd")  # databases hold no NUL in texts
                 self.texts.append(text)
                 self.tokens += len(event.token_ids)
                 frame = {"type": "delta", "text": text, "tokens": len(event.token_ids), "elapsed_ms": round(event.elapsed_ms, 3)}
                 if event.logprobs:
-                    frame["logprobs"] = [{"id": p.token_id, "text": p.text, "logprob": p.logprob, "top": p.top} for p in event.logprobs]
+                    frame["logprobs"] = _logprobs(event.logprobs)
         self.writer.add(frame)
 
     def _result(self, event: Done | Failed) -> Result:
@@ -118,3 +120,7 @@ class _Run:
         result.last_event_id = streams.event_id(self.writer.number + 1)
         if services.generation_finish(generation_id=self.generation.pk, result=result, was=(State.RUNNING,)):
             self.writer.end(services.end_frame(self.generation.pk))
+
+
+def _logprobs(tokens: tuple[TokenLogprob, ...]) -> list[dict]:
+    return [{"id": p.token_id, "text": p.text, "logprob": p.logprob, "top": p.top} for p in tokens]

@@ -10,11 +10,12 @@ from django.db import transaction
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
+from engine.request import MAX_SCORED_TOKENS
 from playground import engine_client, streams
 from playground.api.models import ApiKey
 from playground.chat.models import Conversation, Generation, Message
 from playground.config import config
-from playground.exceptions import EmptyPrompt, NotFound, PromptTooLong, Unavailable, UnknownModel
+from playground.exceptions import EmptyPrompt, InvalidParameter, NotFound, PromptTooLong, Unavailable, UnknownModel
 from playground.identity import Owner
 from playground.limits import check_can_generate, release, settle
 from playground.schemas import ChatMessage, Params
@@ -115,6 +116,7 @@ def generations_create(
     check_can_generate(owner, ids, api_key)
     try:
         tokens = _prompt_tokens(requests)
+        _check_scored(jobs, tokens)
         with transaction.atomic():
             generations = []
             for i, job, (model, request), prompt_tokens in zip(ids, jobs, requests, tokens, strict=True):
@@ -147,6 +149,12 @@ def _prompt_tokens(requests: list[tuple[str, dict]]) -> list[int]:
         if not any(model == m and request == r for m, r, _ in known):
             known.append((model, request, _check_length(model, request)))
     return [next(tokens for m, r, tokens in known if (m, r) == wanted) for wanted in requests]
+
+
+def _check_scored(jobs: list[Job], tokens: list[int]) -> None:
+    longest = max((n for job, n in zip(jobs, tokens, strict=True) if job.sampling.get("prompt_logprobs")), default=0)
+    if longest > MAX_SCORED_TOKENS:
+        raise InvalidParameter(f"A prompt with log-probabilities may have {MAX_SCORED_TOKENS:,} tokens; this one has {longest:,}.")
 
 
 def _served_model(name: str) -> str:

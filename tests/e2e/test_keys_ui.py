@@ -1,5 +1,6 @@
 """A person makes a key on the page, exports the request on screen, and the exported program runs."""
 
+import json
 import subprocess
 import sys
 
@@ -48,7 +49,10 @@ def test_a_key_made_on_the_page_runs_the_exported_program(synthetic: Product, pa
     env = synthetic.env | {"OPENAI_API_KEY": secret}
     made = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60)
     assert made.returncode == 0 and is_prefix(made.stdout.rstrip("\n")) and len(made.stdout) > 500, made.stderr
-    assert "'\\''s" in curl and f"{synthetic.url}v1/chat/completions" in curl
+    shown = subprocess.run(["sh", "-c", curl], env=env, capture_output=True, text=True, timeout=60).stdout
+    chunks = [json.loads(line[6:]) for line in shown.splitlines() if line.startswith("data: {")]
+    text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+    assert is_prefix(text) and len(text) > 500 and "'\\''s" in curl
 
     page.goto(synthetic.url + "keys/")
     page.get_by_role("button", name="Revoke: laptop").click()

@@ -76,6 +76,24 @@ def test_completions_take_text_token_ids_stop_and_logprobs(real):
     assert len(ids.choices) == 2 and ids.usage.prompt_tokens == 10 and ids.choices[0].text == ids.choices[1].text
 
 
+def test_an_echoed_prompt_is_scored_as_it_was_generated(real):
+    """The log-probabilities of an answer are those of the same tokens as a prompt, in one piece and streamed."""
+    ask = {"model": MODEL, "temperature": 0, "logprobs": 1}
+    made = real.completions.create(**ask, prompt="Colours: 🙂 red,", max_tokens=8).choices[0]
+    prompt = "Colours: 🙂 red," + made.text
+    scored = real.completions.create(**ask, prompt=prompt, max_tokens=2, echo=True).choices[0]
+    assert scored.text.startswith(prompt) and scored.logprobs.token_logprobs[0] is scored.logprobs.top_logprobs[0] is None
+    there = slice(-8 - len(scored.logprobs.tokens[-2:]), -2)
+    assert scored.logprobs.tokens[there] == made.logprobs.tokens
+    assert scored.logprobs.token_logprobs[there] == pytest.approx(made.logprobs.token_logprobs, abs=0.1)  # 16-bit weights
+    places = zip(scored.logprobs.tokens, scored.logprobs.text_offset, strict=True)
+    assert all(scored.text[at:].startswith(token) for token, at in places if not token.startswith("bytes:"))
+    chunks = list(real.completions.create(**ask, prompt=prompt, max_tokens=2, echo=True, stream=True))
+    parts = [chunk.choices[0] for chunk in chunks if chunk.choices]
+    assert "".join(part.text for part in parts) == scored.text
+    assert [offset for part in parts if part.logprobs for offset in part.logprobs.text_offset] == scored.logprobs.text_offset
+
+
 def test_many_streams_of_an_async_client_do_not_mix(synthetic, fast):
     async def ask(client: openai.AsyncOpenAI, tokens: int) -> str:
         stream = await client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=tokens, stream=True)

@@ -1,5 +1,6 @@
 """One generation from ids to events, on a scripted backend: counts, ends, stop strings, batching, errors."""
 
+import math
 import statistics
 import threading
 import time
@@ -8,10 +9,10 @@ import pytest
 import torch
 
 from engine.backend import Token
-from engine.errors import DeviceError, NumericalError
+from engine.errors import DeviceError, InvalidRequest, NumericalError
 from engine.kernel.control import FINISH_LENGTH, STATUS_COUNT, STATUS_DONE, STATUS_FINISH, Control
 from engine.loop import Loop
-from engine.request import Delta, Done, Failed, PrefillProgress, SamplingParams, Started
+from engine.request import Delta, Done, Failed, PrefillProgress, PromptLogprobs, SamplingParams, Started
 from engine.tokenizer import load_tokenizer
 from engine.worker import Job
 from tests.fakes import FAKE_INFO
@@ -230,3 +231,19 @@ def test_without_a_tokenizer_text_is_empty():
     job, events = Job("r", [1], SamplingParams(max_tokens=3), time.monotonic_ns()), []
     Loop(Script([9, 8, 7]), None).run(job, events.extend)
     assert ids_of(events) == [9, 8, 7] and text_of(events) == ""
+
+
+def test_the_prompt_s_own_logprobs_come_first():
+    """Of each token given those before it; the first follows nothing."""
+    script = Script(IDS)
+    script.logits = lambda ids: torch.nn.functional.one_hot(torch.tensor(ids[1:] + [0]), 49_152).float() * 3  # the next one is likely
+    events = run(script, prompt=IDS[:3], logprobs=1, prompt_logprobs=True, max_tokens=1)
+    assert [type(event) for event in events[:2]] == [Started, PromptLogprobs]
+    first, second, third = events[1].tokens
+    assert (first.token_id, first.logprob, first.top) == (IDS[0], None, ())
+    expected = 3 - math.log(math.exp(3) + 49_151)
+    for token, token_id in ((second, IDS[1]), (third, IDS[2])):
+        assert token.token_id == token_id and token.logprob == pytest.approx(expected, abs=1e-4)
+        assert token.top == ((token_id, smollm2.token_text(token_id), token.logprob),)
+    with pytest.raises(InvalidRequest, match="need logprobs"):
+        SamplingParams(prompt_logprobs=True)
