@@ -67,9 +67,9 @@ def model_cards() -> list[ModelCard]:
 
 def _card(model: str, engines: list[dict]) -> ModelCard:
     known = next((e["info"] for e in engines if e["info"]), None)
-    ready = any(e["state"] in READY for e in engines)
+    ready = sum(e["state"] in READY for e in engines)
     if known is None:
-        return ModelCard(name=model, title=model, context_tokens=_described_context(model), ready=ready)
+        return ModelCard(name=model, title=model, context_tokens=_described_context(model))
     measured = known["measured_bytes_per_s"]
     return ModelCard(
         name=model,
@@ -84,7 +84,8 @@ def _card(model: str, engines: list[dict]) -> ModelCard:
         bound_tokens_per_s=measured / known["bytes_per_token"] if measured else None,
         datasheet_bytes_per_s=known["datasheet_bytes_per_s"],
         measured_bytes_per_s=measured,
-        ready=ready,
+        ready=ready > 0,
+        engines=ready,
         driver=known.get("driver"),
     )
 

@@ -207,6 +207,7 @@ class ModelCard(Strict):
     datasheet_bytes_per_s: float | None = None
     measured_bytes_per_s: float | None = None
     ready: bool = False
+    engines: int = Field(0, description="Engines that can answer with it; each answers one request at a time.")
     driver: str | None = None
 
 

@@ -120,7 +120,8 @@ class SyntheticBackend:
         self.rate = float(os.environ.get("SYNTHETIC_TOKENS_PER_S", "1000"))
         text = os.environ.get("SYNTHETIC_TEXT")
         self.ids = load_tokenizer(model).encode(Path(text).read_text() if text else ANSWER)
-        self.info = replace(FAKE_INFO, model=model, backend="synthetic", context_tokens=context_tokens or 100_000)
+        title = FAKE_INFO.title if model == FAKE_INFO.model else Path(model).stem
+        self.info = replace(FAKE_INFO, model=model, title=title, backend="synthetic", context_tokens=context_tokens or 100_000)
 
     def start(self, prompt_ids: list[int], sampling: SamplingParams, stop_ids: frozenset[int], max_tokens: int) -> "SyntheticRun":
         return SyntheticRun(self, len(prompt_ids), max_tokens, fails=sampling.seed == FAILING_SEED)

@@ -2,13 +2,16 @@
 
 import json
 import re
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
-from tests.e2e.conftest import Product, is_prefix
+from engine.models import resolve
+from tests.e2e.conftest import ROOT, SYNTHETIC, Product, is_prefix, wait_for
 
 pytestmark = pytest.mark.e2e
 SLOW = 60_000  # ms
@@ -382,7 +385,7 @@ def test_parameters_say_their_range(page: Page):
 def test_a_race_against_a_paced_replay_compares_the_rates(page: Page, synthetic: Product, shot):
     ask(page, "x", 200)  # the race takes the same parameters
     page.goto(f"{synthetic.url}race")
-    page.get_by_role("combobox", name="Lane B").select_option("replay:100")
+    page.get_by_role("combobox", name="Lane B", exact=True).select_option("replay:100")
     page.get_by_role("textbox", name="Prompt for both lanes").fill("Add two numbers")
     page.get_by_role("button", name=re.compile("Start")).click()
     expect(page.locator(".lane.b .plate")).to_contain_text("paced replay")
@@ -403,7 +406,8 @@ def test_both_lanes_of_a_race_are_asked_at_once_and_swap(page: Page, synthetic: 
     page.on("websocket", lambda ws: ws.on("framereceived", lambda data: '"accepted"' in data and accepted.append(len(sent))))
     page.goto(f"{synthetic.url}race")
     expect(page.get_by_text("Connected")).to_be_visible(timeout=SLOW)
-    lane = {letter: page.get_by_role("combobox", name=f"Lane {letter}") for letter in "AB"}
+    expect(page.locator(".verdict .m-sub")).to_contain_text("Both lanes need 250 ms of output")
+    lane = {letter: page.get_by_role("combobox", name=f"Lane {letter}", exact=True) for letter in "AB"}
     model = lane["A"].input_value()
     page.get_by_role("button", name="Swap lanes").click()
     expect(lane["A"]).to_have_value("replay:100")
@@ -412,6 +416,7 @@ def test_both_lanes_of_a_race_are_asked_at_once_and_swap(page: Page, synthetic: 
     lane["B"].select_option("replay:300")
     expect(lane["A"]).to_have_value(model)
     lane["B"].select_option(model)
+    expect(page.locator(".verdict .m-sub")).to_have_text("One engine serves here: the lanes run one after the other.")
     page.get_by_role("textbox", name="Prompt for both lanes").fill("Add two numbers")
     page.get_by_role("button", name=re.compile("Start")).click()
     for letter in "ab":
@@ -423,6 +428,49 @@ def test_both_lanes_of_a_race_are_asked_at_once_and_swap(page: Page, synthetic: 
     expect(page.locator(".lane.a .lanetext .k").first).to_have_text("def")
     page.get_by_role("button", name="Copy the text of lane A").click()
     expect(page.get_by_text("Copied")).to_be_visible()
+
+
+@pytest.fixture
+def two_engines(tmp_path: Path) -> Iterator[Product]:
+    """Two models, and a second worker with an engine of its own beside the first, as on a second machine."""
+    second = tmp_path / "Second.gguf"
+    second.symlink_to(resolve("smollm2-135m-instruct").path)
+    product = Product(ENGINE_BACKEND=SYNTHETIC, SYNTHETIC_TOKENS_PER_S="100", MODELS=f"smollm2-135m-instruct,{second}").start()
+    first = product.child("engine_worker")
+    with (product.folder / "logs" / "second.log").open("wb") as log:
+        worker = subprocess.Popen(first.cmdline(), env=first.environ() | {"SYNTHETIC_TOKENS_PER_S": "60"}, cwd=ROOT, stdout=log, stderr=log)
+    try:
+        wait_for(lambda: all(card["engines"] == 2 for card in product.get("/api/models")), 120, "two engines")
+        yield product
+    finally:
+        worker.terminate()
+        worker.wait(30)
+        product.remove()
+
+
+def test_two_models_race_side_by_side_on_two_engines(two_engines: Product, page: Page, shot):
+    page.goto(f"{two_engines.url}race")
+    expect(page.get_by_text("Connected")).to_be_visible(timeout=SLOW)
+    expect(page.locator(".verdict .m-sub")).to_have_text("2 engines serve here: both lanes can run at once.")
+    expect(page.get_by_role("combobox", name="Lane B", exact=True)).to_have_value(re.compile("Second.gguf$"))
+    page.get_by_role("combobox", name="Parameters of lane B").select_option("Free")
+    expect(page.locator(".lane.b .plate")).to_contain_text("Temperature 1.10, top-p 1.00")
+    page.get_by_role("textbox", name="Prompt for both lanes").fill("Add two numbers")
+    page.get_by_role("button", name=re.compile("Start")).click()
+    for letter in "ab":
+        expect(page.locator(f".lane.{letter} .lamp")).to_have_text("Streaming", timeout=SLOW)
+    at_once = [page.locator(f".lane.{letter} .lamp").inner_text() for letter in "ab"]
+    shot(page, "side-by-side")
+    assert at_once == ["Streaming", "Streaming"]
+    for letter in "ab":
+        expect(page.locator(f".lane.{letter} .lamp")).to_have_text("Complete", timeout=SLOW)
+    expect(page.locator(".verdict .m-sub")).to_have_text(re.compile("^Two models, two texts: .* They ran side by side.$"))
+    assert page.locator(".verdict .big > span").inner_text() in ("1.7", "0.6")
+    shot(page, "finished")
+    chat = api(page, "/api/conversations")["items"][0]
+    stored = api(page, f"/api/conversations/{chat['id']}")["messages"]
+    runs = {m["generation"]["model"]: m["generation"]["params"] for m in stored if m["generation"]}
+    assert {Path(model).name: params["temperature"] for model, params in runs.items()} == {"smollm2-135m-instruct": 0.2, "Second.gguf": 1.1}
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])

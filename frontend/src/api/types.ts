@@ -15,6 +15,8 @@ export interface ModelCard {
   datasheet_bytes_per_s: number | null;
   measured_bytes_per_s: number | null;
   ready: boolean;
+  /** Engines that can answer with it, each one request at a time. */
+  engines: number;
   driver?: string | null;
 }
 

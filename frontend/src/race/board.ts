@@ -43,6 +43,7 @@ export class Board {
   }
 
   update(a: Generation | null, b: Generation | null, ratio: number | null, note: string): void {
+    setText(this.sub, ratio === null && a && b ? t("race_none") : note);
     const now = performance.now();
     if (now - this.drawnAt < 100) return;
     this.drawnAt = now;
@@ -53,7 +54,6 @@ export class Board {
       this.big.className = "big";
       this.figure.textContent = num(ratio, ratio < 100 ? 1 : 0);
     }
-    setText(this.sub, ratio === null ? t("race_none") : note);
     this.draw(a, b);
   }
 

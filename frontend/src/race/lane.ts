@@ -1,4 +1,4 @@
-import type { ModelCard } from "../api/types";
+import type { ModelCard, Params } from "../api/types";
 import { duration, num, seconds, t, GAP } from "../i18n";
 import { errorText } from "../i18n/errors";
 import { Curve } from "../instrument/curve";
@@ -88,6 +88,8 @@ class LaneText {
 export class Lane {
   readonly element: HTMLElement;
   readonly select: HTMLSelectElement;
+  /** Index of a preset, or "" for the reader's own parameters. */
+  readonly presets: HTMLSelectElement;
   readonly stopButton: HTMLButtonElement;
   private readonly copyButton: HTMLButtonElement;
   run: Generation | null = null;
@@ -110,6 +112,7 @@ export class Lane {
     readonly letter: "A" | "B",
     options: { value: string; label: string }[],
     value: string,
+    presets: string[],
     onChange: () => void,
     onStop: () => void,
   ) {
@@ -118,6 +121,8 @@ export class Lane {
     this.select = h("select", { class: "field", "aria-label": t("race_lane", { lane: letter }), onChange });
     for (const option of options) this.select.append(h("option", { value: option.value }, option.label));
     this.select.value = value;
+    this.presets = h("select", { class: "field", "aria-label": t("race_parameters", { lane: letter }), onChange }, h("option", { value: "" }, t("race_own_parameters")));
+    presets.forEach((label, index) => this.presets.append(h("option", { value: index }, label)));
     this.stopButton = button({ icon: "stop", label: t("race_stop", { lane: letter }), kind: "stop", onClick: onStop });
     this.stopButton.hidden = true;
     this.copyButton = button({ icon: "copy", kind: "q", name: t("race_copy", { lane: letter }), onClick: () => void navigator.clipboard?.writeText(this.run?.text ?? "").then(() => notice(t("copied"))) });
@@ -125,7 +130,7 @@ export class Lane {
     this.element = h(
       "section",
       { class: `lane ${letter.toLowerCase()}`, "aria-label": t("race_lane", { lane: letter }) },
-      h("div", { class: "lh" }, h("span", { class: "badge", "aria-hidden": "true" }, letter), withArrow(this.select), h("span", { class: "sp" }), this.copyButton, this.stopButton, this.lampBox),
+      h("div", { class: "lh" }, h("span", { class: "badge", "aria-hidden": "true" }, letter), withArrow(this.select), withArrow(this.presets), this.copyButton, this.stopButton, this.lampBox),
       h(
         "div",
         { class: "lm" },
@@ -136,17 +141,20 @@ export class Lane {
       this.plate,
       this.text.element,
     );
-    this.bind(null, null, null);
+    this.bind(null, null, null, null);
   }
 
-  /** `replayRate`: this lane replays the other one at that rate. */
-  bind(run: Generation | null, card: ModelCard | null, replayRate: number | null): void {
+  /** `params`: what is or would be asked; null: this lane replays the other one, at `replayRate`. */
+  bind(run: Generation | null, card: ModelCard | null, params: Params | null, replayRate: number | null): void {
     this.run = run;
     this.card = card;
     this.state = null;
     this.text.clear();
     this.curve.start(run?.samples ?? null, replayRate === null ? (card?.bound_tokens_per_s ?? null) : null, replayRate ?? 60);
-    const parts: [string, boolean][] = replayRate === null ? plateParts(card) : [[t("race_replay"), true], [`${num(replayRate)}${GAP}${t("unit_rate")}`, false]];
+    const drawn = params && `${t("temperature")} ${num(params.temperature, 2)}, top-p ${num(params.top_p, 2)}`;
+    const parts: [string, boolean][] = replayRate === null ? plateParts(card).filter(([text]) => text !== card?.title) : [[t("race_replay"), true], [`${num(replayRate)}${GAP}${t("unit_rate")}`, false]];
+    if (drawn) parts.push([drawn, false]);
+    this.presets.disabled = params === null;
     this.plate.replaceChildren(...parts.map(([text, strong]) => h("span", null, strong ? h("b", null, text) : text)));
     this.update(0);
   }

@@ -1,6 +1,6 @@
 import { api, ApiError } from "../api/http";
 import { PlaygroundSocket } from "../api/socket";
-import type { AcceptedFrame, Boot, ErrorFrame, GenerateFrame } from "../api/types";
+import type { AcceptedFrame, Boot, ErrorFrame, GenerateFrame, Params } from "../api/types";
 import { t } from "../i18n";
 import { errorText } from "../i18n/errors";
 import { button, h, randomId } from "../shell/dom";
@@ -66,8 +66,9 @@ export class Race {
     const paces = PACES.map((pace) => ({ value: `replay:${pace}`, label: t("race_replay_of", { n: pace }) }));
     const second = boot.models.find((card) => card.name !== this.settings.value.model)?.name ?? "replay:100";
     const choices = [...models, ...paces];
-    this.a = new Lane("A", choices, this.settings.value.model, () => this.chosen(this.a), () => this.stop(this.a));
-    this.b = new Lane("B", choices, second, () => this.chosen(this.b), () => this.stop(this.b));
+    const presets = this.settings.choices().map((one) => one.label);
+    this.a = new Lane("A", choices, this.settings.value.model, presets, () => this.chosen(this.a), () => this.stop(this.a));
+    this.b = new Lane("B", choices, second, presets, () => this.chosen(this.b), () => this.stop(this.b));
     this.prompt = h("textarea", { class: "field", rows: 1, "aria-label": t("race_ask"), dir: "auto", enterkeyhint: "go" });
     this.prompt.value = localStorage.getItem(KEY) ?? galleryPrompts()[0]?.prompt ?? "";
     this.startButton = button({ icon: "play", label: t("race_start"), kind: "p", onClick: () => this.start() });
@@ -116,9 +117,17 @@ export class Race {
 
   private reset(): void {
     if (this.running || this.starting) return;
-    for (const lane of [this.a, this.b]) lane.bind(null, this.card(lane.select.value), this.paceOf(lane));
+    for (const lane of [this.a, this.b]) {
+      const pace = this.paceOf(lane);
+      lane.bind(null, this.card(lane.select.value), pace === null ? this.paramsOf(lane) : null, pace);
+    }
     this.replay = null;
     this.schedule();
+  }
+
+  private paramsOf(lane: Lane): Params {
+    const preset = this.settings.choices()[Number(lane.presets.value || -1)]?.preset;
+    return { ...this.settings.params(preset), model: lane.select.value };
   }
 
   private card(name: string): Boot["models"][number] | null {
@@ -149,7 +158,7 @@ export class Race {
       if (!run) return this.showError(t("error_offline"));
       const pace = this.paceOf(paced) as number;
       this.replay = new Replay(run, pace);
-      paced.bind(this.replay.run, null, pace);
+      paced.bind(this.replay.run, null, null, pace);
       this.replay.run.subscribe(() => this.schedule());
     } else {
       this.replay = null;
@@ -166,7 +175,7 @@ export class Race {
   }
 
   private request(lane: Lane, text: string, where: Partial<GenerateFrame>): Generation | null {
-    const params = { ...this.settings.params(), model: lane.select.value };
+    const params = this.paramsOf(lane);
     const requestId = randomId();
     const frame: GenerateFrame = { type: "generate", request_id: requestId, messages: [{ role: "user", content: text }], params, ...where };
     const run = new Generation("", params.model, params.max_tokens);
@@ -176,7 +185,7 @@ export class Race {
       return null;
     }
     run.subscribe(() => this.schedule());
-    lane.bind(run, this.card(params.model), null);
+    lane.bind(run, this.card(params.model), params, null);
     return run;
   }
 
@@ -204,6 +213,7 @@ export class Race {
   private swap(): void {
     if (this.running || this.starting) return;
     [this.a.select.value, this.b.select.value] = [this.b.select.value, this.a.select.value];
+    [this.a.presets.value, this.b.presets.value] = [this.b.presets.value, this.a.presets.value];
     this.reset();
   }
 
@@ -243,14 +253,21 @@ export class Race {
     if (!bothDrawn) this.schedule();
   }
 
-  /** What the ratio compares. */
+  /** What the ratio compares, and whether the lanes run at once: before the start as far as the engines allow, then as it was. */
   private note(): string {
     if (this.replay) return t("race_same");
+    if (!this.a.run || !this.b.run) return this.paceOf(this.a) ?? this.paceOf(this.b) ? t("race_none") : this.outlook();
     const { run: a } = this.a;
     const { run: b } = this.b;
-    const what = t(this.a.select.value === this.b.select.value ? "race_one_model" : "race_two");
+    const sameDraw = this.a.presets.value === this.b.presets.value;
+    const what = t(this.a.select.value !== this.b.select.value ? "race_two" : sameDraw ? "race_one_model" : "race_two_sets");
     if (!a?.ended || !b?.ended) return what;
     return `${what} ${t(a.startedAt < b.endedAt && b.startedAt < a.endedAt ? "race_together" : "race_in_turn")}`;
+  }
+
+  private outlook(): string {
+    const engines = Math.max(...[this.a, this.b].map((lane) => this.card(lane.select.value)?.engines ?? 0));
+    return engines === 0 ? t("race_none") : t("race_engines", { n: engines });
   }
 
   private say(text: string): void {

@@ -41,12 +41,10 @@ function contents(settings: SettingsStore, redraw: () => void): HTMLElement[] {
 function presets(settings: SettingsStore, redraw: () => void): HTMLElement {
   const id = `field-${++nextId}`;
   const select = h("select", { class: "field", id }, h("option", { value: "" }, t("choose_preset")));
-  BUILT_IN_PRESETS.forEach((one, index) => select.append(h("option", { value: `b${index}` }, t(one.key))));
-  settings.presets.forEach((one, index) => select.append(h("option", { value: `u${index}` }, one.name)));
+  settings.choices().forEach((one, index) => select.append(h("option", { value: index }, one.label)));
   select.addEventListener("change", () => {
-    const index = Number(select.value.slice(1));
-    const preset = select.value.startsWith("b") ? BUILT_IN_PRESETS[index]?.values : settings.presets[index];
-    if (!preset) return;
+    if (select.value === "") return;
+    const { preset } = settings.choices()[Number(select.value)]!;
     const { name: _name, ...values } = preset;
     settings.set(values);
     redraw();
@@ -67,8 +65,8 @@ function presets(settings: SettingsStore, redraw: () => void): HTMLElement {
         label: t("remove_preset"),
         kind: "q",
         onClick: () => {
-          const chosen = settings.presets[Number(select.value.slice(1))];
-          if (!select.value.startsWith("u") || !chosen) return select.focus();
+          const chosen = settings.presets[Number(select.value || -1) - BUILT_IN_PRESETS.length];
+          if (!chosen) return select.focus();
           settings.removePreset(chosen.name);
           redraw();
         },

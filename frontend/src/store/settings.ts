@@ -1,4 +1,5 @@
 import type { ModelCard, Params } from "../api/types";
+import { t } from "../i18n";
 
 export interface Settings {
   model: string;
@@ -102,9 +103,14 @@ export class SettingsStore {
     this.listeners.add(listener);
   }
 
-  params(): Params {
-    const { system: _system, ...params } = this.value;
+  params(preset?: Preset): Params {
+    const { system: _system, name: _name, ...params } = { name: "", ...this.value, ...preset };
     return params;
+  }
+
+  /** The presets to choose from, with their names in the reader's language. */
+  choices(): { label: string; preset: Preset }[] {
+    return [...BUILT_IN_PRESETS.map((one) => ({ label: t(one.key), preset: one.values })), ...this.presets.map((preset) => ({ label: preset.name, preset }))];
   }
 }
 

@@ -1,1 +1,0 @@
-import{_ as e}from"./layers-CWC_bRE8.js";var t=e===`fr`?`fr`:`en-GB`;export{t};
