@@ -103,8 +103,8 @@ export class LogView {
     acts.append(button({ icon: "copy", kind: "q", small: true, name: t("copy_answer"), onClick: copy }));
     this.addWalk(acts, message);
     if (run?.error && (run.state === "failed" || run.state === "interrupted")) {
-      const text = `${run.error.code} · ${run.id}`;
-      view.element.append(h("details", { class: "ticket" }, h("summary", null, t("details")), h("code", null, text)));
+      const said = [h("p", null, run.error.message), h("code", null, `${run.error.code} · ${run.id}`)];
+      view.element.append(h("details", { class: "ticket" }, h("summary", null, t("details")), ...said));
     }
   }
 

@@ -7,7 +7,7 @@ export const errors = {
   "error.gone": "{message}",
   "error.sharing_off": "{message}",
   "error.engine_error": "{message}",
-  "error.model_error": "The model could not be loaded: {message}",
+  "error.model_error": "The model could not be loaded.",
   "error.empty_prompt": "Type a request first.",
   "error.prompt_too_long": "This prompt has {prompt_tokens} tokens; {model} takes {context_tokens}. Shorten it by {over}.",
   "error.message_too_large": "This message is {mb} MB; the limit is {limit} MB.",

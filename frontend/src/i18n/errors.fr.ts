@@ -3,7 +3,7 @@ export const errors = {
   "error.malformed": "La page et le serveur ne se comprennent pas. Rechargez la page ; le serveur dit : {message}",
   "error.gone": "Cette démonstration n’est plus disponible.",
   "error.engine_error": "Le moteur a échoué : {message}",
-  "error.model_error": "Le modèle n’a pas pu être chargé : {message}",
+  "error.model_error": "Le modèle n’a pas pu être chargé.",
   "error.empty_prompt": "Écrivez d’abord une demande.",
   "error.prompt_too_long": "Cette demande compte {prompt_tokens} jetons ; {model} en prend {context_tokens}. Raccourcissez-la de {over}.",
   "error.message_too_large": "Ce message fait {mb} Mo ; la limite est de {limit} Mo.",

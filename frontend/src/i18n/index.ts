@@ -1,6 +1,9 @@
 import { en } from "./en";
 import { fr } from "./fr";
 
+/** Between a number and its unit: never broken over lines. */
+export const GAP = "\u00a0";
+
 export type Key = keyof typeof en;
 export type Vars = Record<string, string | number>;
 export type Language = "en" | "fr";
@@ -13,6 +16,7 @@ function merged(language: Language): Record<string, string> {
   for (const [file, module] of Object.entries(extra)) {
     if (file.endsWith(`.${language}.ts`)) for (const table of Object.values(module)) Object.assign(all, table);
   }
+  if (language === "fr") for (const [key, text] of Object.entries(all)) all[key] = text.replace(/ (?=[:;?!»])|(?<=«) /g, GAP);
   return all;
 }
 
@@ -59,8 +63,10 @@ export function num(value: number, decimals = 0): string {
   return format.format(value);
 }
 
-/** Between a number and its unit: never broken over lines. */
-export const GAP = "\u00a0";
+/** A number as it is typed: no grouping, as many decimals as it has, up to three. */
+export function typed(value: number): string {
+  return new Intl.NumberFormat(language, { maximumFractionDigits: 3, useGrouping: false }).format(value);
+}
 
 /** Milliseconds below a second, else seconds: [number, unit]. */
 export function duration(ms: number): [string, string] {

@@ -16,6 +16,7 @@ export class Board {
   private readonly tags = { A: h("span", { class: "tag" }), B: h("span", { class: "tag b" }) };
   private readonly yLabels = [0, 1, 2, 3].map(() => h("span", { class: "y" }));
   private readonly xLabels = [0, 1, 2, 3, 4].map((index) => h("span", { class: index === 0 ? "x first" : "x" }));
+  private runs: [Generation | null, Generation | null] = [null, null];
   private width = 0;
   private height = 0;
   private drawnAt = 0;
@@ -33,6 +34,7 @@ export class Board {
       this.width = entry?.contentRect.width ?? 0;
       this.height = entry?.contentRect.height ?? 0;
       this.drawnAt = 0;
+      this.draw(...this.runs);
     }).observe(this.plot);
     this.element = h(
       "section",
@@ -45,6 +47,7 @@ export class Board {
   update(a: Generation | null, b: Generation | null, ratio: number | null, note: string): void {
     setText(this.sub, ratio === null && a && b ? t("race_none") : note);
     const now = performance.now();
+    this.runs = [a, b];
     if (now - this.drawnAt < 100) return;
     this.drawnAt = now;
     if (ratio === null) {

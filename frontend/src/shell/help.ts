@@ -2,15 +2,18 @@ import { language, setLanguage, t } from "../i18n";
 import { button, h } from "./dom";
 import { openSheet } from "./layers";
 
+const MOD = /Mac|iP/.test(navigator.platform) ? "⌘" : "Ctrl";
+
+/** Names of keys: a word that is translated, else what stands on the key. */
 const KEYS: [string[], string][] = [
-  [["Enter"], "key_send"],
-  [["Shift", "Enter"], "key_newline"],
-  [["Esc"], "key_escape"],
-  [["Ctrl", "K"], "key_find"],
-  [["Ctrl", "/"], "key_list"],
+  [["key_enter"], "key_send"],
+  [["key_shift", "key_enter"], "key_newline"],
+  [["key_esc"], "key_escape"],
+  [[MOD, "K"], "key_find"],
+  [[MOD, "/"], "key_list"],
   [["F6"], "key_area"],
   [["↑"], "key_edit_last"],
-  [["Ctrl", "Enter"], "key_run"],
+  [[MOD, "key_enter"], "key_run"],
   [["F"], "key_follow"],
 ];
 
@@ -18,10 +21,10 @@ export function openShortcuts(): void {
   const list = h("dl", { class: "keys" });
   for (const [keys, label] of KEYS) {
     const term = h("dt");
-    keys.forEach((key, index) => term.append(index ? " + " : "", h("kbd", null, key)));
+    keys.forEach((key, index) => term.append(index ? " + " : "", h("kbd", null, t(key))));
     list.append(term, h("dd", null, t(label)));
   }
-  const languages = h("p", { class: "note" }, `${t("language")}: `);
+  const languages = h("p", { class: "note" }, `${t("language")} `);
   for (const [code, name] of [["en", "English"], ["fr", "Français"]] as const) {
     const choice = button({ label: name, kind: "q", small: true, onClick: () => setLanguage(code) });
     choice.lang = code;

@@ -1,4 +1,4 @@
-import { num, t } from "../i18n";
+import { num, t, typed } from "../i18n";
 import { BUILT_IN_PRESETS, DEFAULTS, parseField, RANGES, type NumberField, type SettingsStore } from "../store/settings";
 import { button, h, withArrow } from "./dom";
 
@@ -82,7 +82,7 @@ function numberRow(settings: SettingsStore, field: NumberField, label: string): 
   const max = field === "max_tokens" ? Math.min(range.max, card?.context_tokens ?? range.max) : range.max;
   const id = `field-${++nextId}`;
   const value = settings.value[field];
-  const text = h("input", { class: "field", id, inputmode: "decimal", value: String(value), autocomplete: "off", "aria-describedby": `${id}-e` });
+  const text = h("input", { class: "field", id, inputmode: "decimal", value: typed(value), autocomplete: "off", "aria-describedby": `${id}-e` });
   const slider = h("input", { type: "range", min: range.min, max, step: range.step, value: String(value), "aria-label": label });
   const error = h("p", { class: "fielderr", id: `${id}-e`, hidden: true });
   const check = (): void => {
@@ -101,7 +101,7 @@ function numberRow(settings: SettingsStore, field: NumberField, label: string): 
   };
   text.addEventListener("input", check);
   slider.addEventListener("input", () => {
-    text.value = slider.value;
+    text.value = typed(Number(slider.value));
     check();
   });
   return h("div", { class: "param" }, h("label", { for: id }, label), text, slider, error);

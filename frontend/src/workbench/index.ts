@@ -100,7 +100,7 @@ class Bench implements Workbench {
     this.tabs = h("div", { class: "wb-tabs", role: "tablist", "aria-label": t("workbench.files") });
     this.version = h("select", { class: "wb-select", "aria-label": t("workbench.version") });
     this.versionBox = h("span", { class: "wb-selbox wb-wide" }, this.version, icon("down", true));
-    this.edit = button({ label: t("workbench.edit"), kind: "q", class: "wb-wide wb-edit", onClick: () => void this.openEditor() });
+    this.edit = button({ icon: "edit", label: t("workbench.edit"), kind: "q", class: "wb-wide wb-edit", onClick: () => void this.openEditor() });
     this.diff = button({ label: t("workbench.diff"), kind: "q", class: "wb-wide", onClick: () => void this.toggleDiff() });
     this.diff.prepend(lineIcon("diff"));
     this.diff.setAttribute("aria-pressed", "false");

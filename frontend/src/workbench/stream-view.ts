@@ -141,8 +141,11 @@ export class StreamView {
     return Math.max(0, this.canvasHeight() - this.height);
   }
 
+  /** Room under the last line makes the view at the end begin with a whole line. */
   private canvasHeight(): number {
-    return PADDING_TOP + (this.text?.lineCount ?? 0) * this.lineHeight + PADDING_BOTTOM;
+    const needed = PADDING_TOP + (this.text?.lineCount ?? 0) * this.lineHeight + PADDING_BOTTOM;
+    const above = needed - this.height - PADDING_TOP;
+    return above <= 0 ? needed : needed + Math.ceil(above / this.lineHeight) * this.lineHeight - above;
   }
 
   /** A step back from the end is the reader's; the end itself may move back when the pane grows. */
