@@ -1,4 +1,5 @@
-"""Errors in OpenAI's form: what its clients turn into their exception classes."""
+"""Errors in OpenAI's form: what its clients turn into their exception classes. Those of ``playground.exceptions`` have words in every
+language of the browser; the classes here never reach it."""
 
 import json
 import math
@@ -48,18 +49,17 @@ SERVER_CODES = ("queue_full", "unavailable", "engine_stopped", "engine_unavailab
 class ApiError(Exception):
     """``param`` names the field that is wrong. ``limited`` (429 only): requests, tokens or concurrent."""
 
-    def __init__(self, status: int, message: str, code: str | None = None, param: str | None = None, **more: float | str):
+    def __init__(self, status: int, message: str, code: str | None = None, param: str | None = None, retry_after_s: float | None = None):
         super().__init__(message)
-        self.status, self.message, self.code, self.param = status, message, code, param
-        self.retry_after_s: float | None = more.get("retry_after_s")
-        self.limited = more.get("limited")
+        self.status, self.message, self.code, self.param, self.retry_after_s = status, message, code, param, retry_after_s
+        self.limited: str | None = None
         self.headers: dict[str, str] = {}
 
     @classmethod
     def of(cls, code: str, message: str) -> "ApiError":
         """From a stream's ``error`` frame."""
         status, name = CODES.get(code, (503 if code in SERVER_CODES else 500, code))
-        return cls(status, message, name, **({"retry_after_s": RETRY_SECONDS} if status == 503 else {}))
+        return cls(status, message, name, retry_after_s=RETRY_SECONDS if status == 503 else None)
 
     @classmethod
     def from_playground(cls, error: PlaygroundError) -> "ApiError":
