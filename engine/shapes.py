@@ -6,152 +6,54 @@ checkpoint; here they are the published configuration's defaults.
 
 from engine.config import Head, ModelConfig, Reduction, RopeScaling
 
+SIZES = ("n_layers", "hidden_size", "n_heads", "n_kv_heads", "head_size", "ffn_size", "vocab_size", "context_tokens")
 
-def _lane_shape(name: str, *, n_layers: int, windowed_layers: int, window: int, delay: int, **sizes) -> ModelConfig:
-    return ModelConfig(
-        name=name,
-        architecture="laneformer_tp",
-        n_layers=n_layers,
-        delay=delay,
-        reductions=(Reduction.PRESENT,) * delay + (Reduction.PAST,) * (n_layers - delay),
-        windows=(window,) * windowed_layers + (None,) * (n_layers - windowed_layers),
-        head=Head.REPLICATE,
-        norm_eps=1e-5,
-        rope_theta=10_000.0,
-        **sizes,
-    )
+# Lanes: name, sizes, lanes, delay, leading layers with a window, window
+LANES = (
+    ("laneformer-2b", (15, 3072, 32, 16, 96, 12288, 32000, 4096), 8, 2, 10, 512),
+    ("tiny", (5, 256, 16, 8, 16, 512, 512, 256), 8, 2, 3, 16),
+)
 
 
-def _llama_shape(name: str, **sizes) -> ModelConfig:
-    return ModelConfig(name=name, **{"architecture": "llama", "norm_eps": 1e-5, "rope_theta": 500_000.0, "dtype": "bfloat16"} | sizes)
-
-
-def _llama3_scaling(factor: float) -> RopeScaling:
+def _llama3(factor: float) -> RopeScaling:
     return RopeScaling("llama3", factor, low_freq_factor=1.0, high_freq_factor=4.0, original_context_tokens=8192)
 
 
-_ALL = (
-    _lane_shape(
-        "random:laneformer-2b",
-        n_layers=15,
-        windowed_layers=10,
-        window=512,
-        delay=2,
-        n_lanes=8,
-        hidden_size=3072,
-        n_heads=32,
-        n_kv_heads=16,
-        head_size=96,
-        ffn_size=12288,
-        vocab_size=32000,
-        context_tokens=4096,
-    ),
-    _lane_shape(
-        "random:tiny",
-        n_layers=5,
-        windowed_layers=3,
-        window=16,
-        delay=2,
-        n_lanes=8,
-        hidden_size=256,
-        n_heads=16,
-        n_kv_heads=8,
-        head_size=16,
-        ffn_size=512,
-        vocab_size=512,
-        context_tokens=256,
-    ),
-    _llama_shape(
-        "random:tiny-llama",
-        n_layers=3,
-        hidden_size=128,
-        n_heads=8,
-        n_kv_heads=4,
-        head_size=16,
-        ffn_size=384,
-        vocab_size=512,
-        context_tokens=256,
-        rope_theta=10_000.0,
-        tied_head=True,
-    ),
-    _llama_shape(
-        "random:smollm2-135m",
-        n_layers=30,
-        hidden_size=576,
-        n_heads=9,
-        n_kv_heads=3,
-        head_size=64,
-        ffn_size=1536,
-        vocab_size=49152,
-        context_tokens=8192,
-        rope_theta=100_000.0,
-        tied_head=True,
-    ),
-    _llama_shape(
-        "random:llama-3.2-1b",
-        n_layers=16,
-        hidden_size=2048,
-        n_heads=32,
-        n_kv_heads=8,
-        head_size=64,
-        ffn_size=8192,
-        vocab_size=128256,
-        context_tokens=131072,
-        rope_scaling=_llama3_scaling(32.0),
-        tied_head=True,
-    ),
-    _llama_shape(
-        "random:llama-3.2-3b",
-        n_layers=28,
-        hidden_size=3072,
-        n_heads=24,
-        n_kv_heads=8,
-        head_size=128,
-        ffn_size=8192,
-        vocab_size=128256,
-        context_tokens=131072,
-        rope_scaling=_llama3_scaling(32.0),
-        tied_head=True,
-    ),
-    _llama_shape(
-        "random:llama-3.1-8b",
-        n_layers=32,
-        hidden_size=4096,
-        n_heads=32,
-        n_kv_heads=8,
-        head_size=128,
-        ffn_size=14336,
-        vocab_size=128256,
-        context_tokens=131072,
-        rope_scaling=_llama3_scaling(8.0),
-    ),
-    _llama_shape(
-        "random:llama-3.1-70b",
-        n_layers=80,
-        hidden_size=8192,
-        n_heads=64,
-        n_kv_heads=8,
-        head_size=128,
-        ffn_size=28672,
-        vocab_size=128256,
-        context_tokens=131072,
-        rope_scaling=_llama3_scaling(8.0),
-    ),
-    _llama_shape(
-        "random:qwen2.5-coder-7b",
-        architecture="qwen2",
-        n_layers=28,
-        hidden_size=3584,
-        n_heads=28,
-        n_kv_heads=4,
-        head_size=128,
-        ffn_size=18944,
-        vocab_size=152064,
-        context_tokens=32768,
-        norm_eps=1e-6,
-        rope_theta=1_000_000.0,
-        qkv_bias=True,
+# One lane: name, sizes, what differs from Llama 3
+LLAMAS = (
+    ("tiny-llama", (3, 128, 8, 4, 16, 384, 512, 256), {"rope_theta": 10_000.0, "tied_head": True}),
+    ("smollm2-135m", (30, 576, 9, 3, 64, 1536, 49152, 8192), {"rope_theta": 100_000.0, "tied_head": True}),
+    ("llama-3.2-1b", (16, 2048, 32, 8, 64, 8192, 128256, 131072), {"rope_scaling": _llama3(32.0), "tied_head": True}),
+    ("llama-3.2-3b", (28, 3072, 24, 8, 128, 8192, 128256, 131072), {"rope_scaling": _llama3(32.0), "tied_head": True}),
+    ("llama-3.1-8b", (32, 4096, 32, 8, 128, 14336, 128256, 131072), {"rope_scaling": _llama3(8.0)}),
+    ("llama-3.1-70b", (80, 8192, 64, 8, 128, 28672, 128256, 131072), {"rope_scaling": _llama3(8.0)}),
+    (
+        "qwen2.5-coder-7b",
+        (28, 3584, 28, 4, 128, 18944, 152064, 32768),
+        {"architecture": "qwen2", "norm_eps": 1e-6, "rope_theta": 1_000_000.0, "qkv_bias": True},
     ),
 )
 
-SHAPES: dict[str, ModelConfig] = {config.name.removeprefix("random:"): config for config in _ALL}
+
+def _lanes(name: str, sizes: tuple[int, ...], lanes: int, delay: int, windowed: int, window: int) -> ModelConfig:
+    layers = sizes[0]
+    return ModelConfig(
+        name=f"random:{name}",
+        architecture="laneformer_tp",
+        **dict(zip(SIZES, sizes, strict=True)),
+        n_lanes=lanes,
+        delay=delay,
+        reductions=(Reduction.PRESENT,) * delay + (Reduction.PAST,) * (layers - delay),
+        windows=(window,) * windowed + (None,) * (layers - windowed),
+        head=Head.REPLICATE,
+        norm_eps=1e-5,
+        rope_theta=10_000.0,
+    )
+
+
+def _llama(name: str, sizes: tuple[int, ...], other: dict) -> ModelConfig:
+    common = {"architecture": "llama", "norm_eps": 1e-5, "rope_theta": 500_000.0, "dtype": "bfloat16"}
+    return ModelConfig(name=f"random:{name}", **dict(zip(SIZES, sizes, strict=True)), **common | other)
+
+
+SHAPES: dict[str, ModelConfig] = {row[0]: _lanes(*row) for row in LANES} | {row[0]: _llama(*row) for row in LLAMAS}
