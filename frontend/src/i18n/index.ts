@@ -1,3 +1,4 @@
+import { recalled, remember } from "../shell/memory";
 import { en } from "./en";
 import { fr } from "./fr";
 
@@ -21,7 +22,7 @@ function merged(language: Language): Record<string, string> {
 }
 
 function preferred(): Language {
-  const stored = localStorage.getItem("language");
+  const stored = recalled("language");
   if (stored === "en" || stored === "fr") return stored;
   return navigator.language.toLowerCase().startsWith("fr") ? "fr" : "en";
 }
@@ -47,7 +48,7 @@ export function t(key: Key | (string & {}), vars?: Vars | object): string {
 }
 
 export function setLanguage(next: Language): void {
-  localStorage.setItem("language", next);
+  remember("language", next);
   location.reload();
 }
 

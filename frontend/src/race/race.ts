@@ -10,7 +10,8 @@ import { openShortcuts } from "../shell/help";
 import { openPalette } from "../shell/palette";
 import { switchTheme } from "../shell/theme";
 import { Generation } from "../store/generation";
-import { remember, SettingsStore } from "../store/settings";
+import { recalled, remember } from "../shell/memory";
+import { SettingsStore } from "../store/settings";
 import { Board } from "./board";
 import { Lane } from "./lane";
 import { Replay } from "./replay";
@@ -70,7 +71,7 @@ export class Race {
     this.a = new Lane("A", choices, this.settings.value.model, presets, () => this.chosen(this.a), () => this.stop(this.a));
     this.b = new Lane("B", choices, second, presets, () => this.chosen(this.b), () => this.stop(this.b));
     this.prompt = h("textarea", { class: "field", rows: 1, "aria-label": t("race_ask"), dir: "auto", enterkeyhint: "go" });
-    this.prompt.value = localStorage.getItem(KEY) ?? galleryPrompts()[0]?.prompt ?? "";
+    this.prompt.value = recalled(KEY) ?? galleryPrompts()[0]?.prompt ?? "";
     this.startButton = button({ icon: "play", label: t("race_start"), kind: "p", onClick: () => this.start() });
     this.prompt.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;

@@ -1,3 +1,5 @@
+import { recalled, remember } from "./memory";
+
 export type Theme = "dark" | "light";
 
 /** The theme in force; set before first paint by the page's inline script, from the stored choice or the system. */
@@ -8,17 +10,13 @@ export function theme(): Theme {
 export function switchTheme(): Theme {
   const next: Theme = theme() === "light" ? "dark" : "light";
   document.documentElement.dataset.theme = next;
-  try {
-    localStorage.setItem("theme", next);
-  } catch {
-    /* not remembered then */
-  }
+  remember("theme", next);
   return next;
 }
 
 /** Follows the system for as long as nobody has chosen. */
 export function followSystemTheme(): void {
   matchMedia("(prefers-color-scheme: light)").addEventListener("change", (event) => {
-    if (!localStorage.getItem("theme")) document.documentElement.dataset.theme = event.matches ? "light" : "dark";
+    if (!recalled("theme")) document.documentElement.dataset.theme = event.matches ? "light" : "dark";
   });
 }

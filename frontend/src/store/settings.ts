@@ -1,3 +1,4 @@
+import { recalled, remember } from "../shell/memory";
 import type { ModelCard, Params } from "../api/types";
 import { t } from "../i18n";
 
@@ -47,20 +48,10 @@ const PRESETS_KEY = "presets";
 
 function read<T>(key: string, fallback: T): T {
   try {
-    const text = localStorage.getItem(key);
+    const text = recalled(key);
     return text ? (JSON.parse(text) as T) : fallback;
   } catch {
     return fallback;
-  }
-}
-
-/** Writes to this browser; a full or forbidden store loses only the memory, never the page. */
-export function remember(key: string, value: unknown): void {
-  try {
-    if (value === null || value === "") localStorage.removeItem(key);
-    else localStorage.setItem(key, typeof value === "string" ? value : JSON.stringify(value));
-  } catch {
-    /* private mode or full: go on without */
   }
 }
 
@@ -124,12 +115,12 @@ export function parseField(field: NumberField, text: string): number | null {
 }
 
 export const drafts = {
-  load: (conversationId: string | null): string => localStorage.getItem(`draft:${conversationId ?? "new"}`) ?? "",
+  load: (conversationId: string | null): string => recalled(`draft:${conversationId ?? "new"}`) ?? "",
   save: (conversationId: string | null, text: string): void => remember(`draft:${conversationId ?? "new"}`, text),
 };
 
 /** The last decode rate seen of a model: makes room on the curve where no bound is known. */
 export const lastRate = {
-  load: (model: string): number => Number(localStorage.getItem(`rate:${model}`)) || 0,
+  load: (model: string): number => Number(recalled(`rate:${model}`)) || 0,
   save: (model: string, rate: number): void => remember(`rate:${model}`, String(Math.round(rate))),
 };
