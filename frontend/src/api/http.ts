@@ -24,7 +24,10 @@ export async function call<T>(method: string, path: string, body?: unknown): Pro
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let response: Response;
   try {
-    response = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), credentials: "same-origin" });
+    const init: RequestInit = { method, headers, credentials: "same-origin" };
+    if (body !== undefined) init.body = JSON.stringify(body);
+    init.keepalive = method === "DELETE"; // what could be undone is done when the page goes away
+    response = await fetch(path, init);
   } catch {
     throw new ApiError(0, "offline", "No connection.");
   }
