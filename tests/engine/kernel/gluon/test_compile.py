@@ -10,24 +10,31 @@ pytest.importorskip("triton")
 
 from engine.kernel.gluon.plan import make_plan
 from engine.shapes import SHAPES
+from engine.weights import Shard
 from tests.engine.kernel.gluon.compiling import compile_decode, disassemble
 
 SHARED_LIMIT = 232_448
-# shape, weights, whether it draws (top-k, top-p): bytes of stack at most, under Triton 3.6.0 and 3.7.1
+# shape, weights, whether it draws (top-k, top-p), ranks: bytes of stack at most, under Triton 3.6.0 and 3.7.1
 CASES = {
-    ("smollm2-135m", torch.bfloat16, False): 0,
-    ("smollm2-135m", torch.float16, True): 128,
-    ("llama-3.2-1b", torch.bfloat16, False): 96,  # head size 64
-    ("laneformer-2b", torch.float16, False): 128,  # lanes, head size 96
-    ("llama-3.2-3b", torch.bfloat16, False): 320,  # head size 128
-    ("qwen2.5-coder-7b", torch.bfloat16, False): 96,  # head size 128, biases, 7 query heads per KV head
+    ("smollm2-135m", torch.bfloat16, False, 1): 0,
+    ("smollm2-135m", torch.float16, True, 1): 128,
+    ("llama-3.2-1b", torch.bfloat16, False, 1): 96,  # head size 64
+    ("laneformer-2b", torch.float16, False, 1): 128,  # lanes, head size 96
+    ("llama-3.2-3b", torch.bfloat16, False, 1): 320,  # head size 128
+    ("qwen2.5-coder-7b", torch.bfloat16, False, 1): 96,  # head size 128, biases, 7 query heads per KV head
+    ("laneformer-2b", torch.float16, False, 2): 160,
 }
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1]}-{'draws' if case[2] else 'greedy'}")
+def case_name(case) -> str:
+    shape, dtype, draws, ranks = case
+    return f"{shape}-{dtype}-{'draws' if draws else 'greedy'}-{ranks}".replace("torch.", "")
+
+
+@pytest.fixture(scope="module", params=CASES, ids=case_name)
 def compiled(request, tmp_path_factory):
-    shape, dtype, draws = request.param
-    plan = replace(make_plan(SHAPES[shape], 2048, 132), draws=draws)
+    shape, dtype, draws, ranks = request.param
+    plan = replace(make_plan(SHAPES[shape], 2048, 132, shard=Shard(ranks - 1, ranks)), draws=draws)
     kernel = compile_decode(plan, dtype)
     sass, usage = disassemble(kernel.asm["cubin"], tmp_path_factory.mktemp("cubin") / "decode.cubin")
     return kernel, sass, usage, CASES[request.param]
