@@ -12,6 +12,7 @@ from torch import Tensor
 
 from engine.config import Head, ModelConfig
 from engine.errors import DeviceError, ModelError
+from engine.memory import host_free_bytes
 from engine.request import Progress
 from engine.weights import LayerWeights, ModelWeights, Shard
 
@@ -66,10 +67,19 @@ def assemble(config: ModelConfig, reader: PartReader, dtype: torch.dtype, device
     config.check_ranks(shard.ranks)
     if not 0 <= shard.rank < shard.ranks:
         raise ModelError(f"Rank {shard.rank} does not exist among {shard.ranks} GPUs.")
+    _check_room(config, dtype, torch.device(device), shard)
     try:
         return _Assembler(config, reader, dtype, torch.device(device), shard, on_progress or (lambda progress: None)).model()
     except torch.OutOfMemoryError as error:
         raise DeviceError(f"{config.name} does not fit on {device}: {error}") from error
+
+
+def _check_room(config: ModelConfig, dtype: torch.dtype, device: torch.device, shard: Shard) -> None:
+    """On a CPU, which would promise the memory and then end the process; a GPU refuses by itself."""
+    needed = config.parameters * dtype.itemsize // shard.ranks
+    if device.type == "cpu" and needed > (free := host_free_bytes()):
+        kind = str(dtype).removeprefix("torch.")
+        raise DeviceError(f"{config.name}: the weights take {needed / 1e9:,.1f} GB as {kind}; {free / 1e9:,.1f} GB of memory are free.")
 
 
 def check_values(path: Path, name: str, values: Tensor, dtype: torch.dtype) -> None:

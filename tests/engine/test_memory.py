@@ -10,6 +10,7 @@ import torch
 
 from engine import memory, torch_backend
 from engine.errors import DeviceError
+from engine.loading import assemble
 from engine.memory import _group_free_bytes, fit_context, host_free_bytes
 from engine.shapes import SHAPES
 from engine.torch_backend import TorchBackend
@@ -78,3 +79,9 @@ def test_chunks_of_a_prompt_shrink_where_their_scores_would_not_fit(monkeypatch)
     assert torch_backend.chunk_rows(backend._model) == 3
     assert (backend.logits(prompt) - whole).abs().max() < 1e-4
     assert torch_backend.chunk_rows(backend._model) == 2
+
+
+def test_weights_that_do_not_fit_are_refused_before_they_are_read(monkeypatch):
+    monkeypatch.setattr(assemble, "host_free_bytes", lambda: 16_000_000_000)
+    with pytest.raises(DeviceError, match=r"random:llama-3.1-70b: the weights take 141.1 GB as float16; 16.0 GB of memory are free."):
+        TorchBackend("random:llama-3.1-70b", gpus=0)
