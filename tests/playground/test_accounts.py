@@ -68,6 +68,13 @@ def test_a_password_is_reset_by_mail(ines, client, mailoutbox) -> None:
     assert "used before or is too old" in Client().get(path, follow=True).content.decode()
 
 
+def test_only_a_new_address_is_said_to_wait_for_its_link(client) -> None:
+    client.post("/accounts/signup/", {"email": "new@example.org", "password1": PASSWORD})
+    assert "A link was sent" not in client.get("/accounts/email/").content.decode()
+    client.post("/accounts/email/", {"email": "moved@example.org", "action_add": ""})
+    assert "A link was sent to moved@example.org." in client.get("/accounts/email/").content.decode()
+
+
 def test_a_new_email_counts_once_its_link_is_opened(ines, client, mailoutbox) -> None:
     sign_in(client)
     client.post("/accounts/email/", {"email": "moved@example.org", "action_add": ""})
