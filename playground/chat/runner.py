@@ -3,7 +3,7 @@
 import logging
 from uuid import UUID
 
-from django.db import close_old_connections
+from django.db import DatabaseError, close_old_connections
 
 from engine.errors import EngineError
 from engine.request import Delta, Done, Event, Failed, PrefillProgress, PromptLogprobs, Started, TokenLogprob
@@ -118,8 +118,14 @@ class _Run:
         result.completion_tokens = result.completion_tokens or self.tokens
         result.trace = self.writer.trace
         result.last_event_id = streams.event_id(self.writer.number + 1)
-        if services.generation_finish(generation_id=self.generation.pk, result=result, was=(State.RUNNING,)):
-            self.writer.end(services.end_frame(self.generation.pk))
+        try:
+            if services.generation_finish(generation_id=self.generation.pk, result=result, was=(State.RUNNING,)):
+                self.writer.end(services.end_frame(self.generation.pk))
+        except DatabaseError as error:  # its disk is full, ...; the reaper stores it as interrupted when it can
+            log.error("generation %s cannot be stored: %s", self.generation.pk, error)
+            self.writer.end(
+                {"type": "error", "code": "not_stored", "message": "This answer could not be stored. Copy what you need of it."}
+            )
 
 
 def _logprobs(tokens: tuple[TokenLogprob, ...]) -> list[dict]:

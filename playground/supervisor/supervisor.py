@@ -191,7 +191,7 @@ def prepare_database() -> None:
     try:
         call_command("migrate", verbosity=0, interactive=False)
     except DatabaseError as error:
-        raise CannotStart(f"The database cannot be used: {error}") from None
+        raise CannotStart(f"The database cannot be used: {str(error).splitlines()[0]}") from None
 
 
 def daphne(listener: socket.socket) -> list[str]:

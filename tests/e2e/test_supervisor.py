@@ -87,6 +87,15 @@ def test_a_database_that_does_not_answer_is_one_line(tmp_path):
 
 def test_a_setting_of_the_wrong_kind_is_one_line(tmp_path):
     assert refusal(tmp_path, PORT="http").startswith("error: PORT: Input should be a valid integer")
+    assert refusal(tmp_path, PORT="99999") == "error: PORT: Input should be less than or equal to 65535; got '99999'."
+    for name, wrong in (
+        ("LOG_LEVEL", "LOUD"),
+        ("REDIS_URL", "foo"),
+        ("DATABASE_URL", "foo"),
+        ("CONTEXT_TOKENS", "-5"),
+        ("CORS_ORIGINS", "a.b"),
+    ):
+        assert refusal(tmp_path, **{name: wrong}).startswith(f"error: {name}: ")
 
 
 def test_a_full_disk_is_one_line(tmp_path, monkeypatch):

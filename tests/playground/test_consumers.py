@@ -6,6 +6,7 @@ from uuid import uuid4
 import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.auth import get_user_model
+from django.db import OperationalError
 from django.test import Client as Browser
 
 from playground.accounts.services import account_delete, user_block
@@ -277,3 +278,22 @@ async def test_a_nul_that_a_model_writes_ends_no_answer(worker, owner, fake_engi
         frames = await client.to_end()
     assert text_of(frames) == "a\ufffdb0 a\ufffdb1 "
     assert (await row(accepted["generation_id"])).message.content == text_of(frames)
+
+
+async def test_an_answer_that_cannot_be_stored_says_so_and_is_stored_later(worker, owner, monkeypatch):
+    from playground.chat import services
+
+    def full(**_):
+        raise OperationalError("database or disk is full")
+
+    monkeypatch.setattr(services, "LOST_SECONDS", 0)
+    async with Client(owner) as client:
+        with monkeypatch.context() as disk:
+            disk.setattr(services, "generation_finish", full)
+            accepted = await client.generate(params={"max_tokens": 5})
+            frames = await client.to_end()
+        assert frames[-1]["code"] == "not_stored" and text_of(frames) == words(5)
+        for _ in range(2):  # seen once is not lost yet
+            await sync_to_async(services.generations_reap)()
+        generation = await row(accepted["generation_id"])
+        assert (generation.state, generation.message.content) == ("interrupted", words(5))
