@@ -1,5 +1,7 @@
 """Whole models through the kernel: logits of prefill and decode, tokens, ends, errors."""
 
+import json
+import shutil
 import threading
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from engine import reference
+from engine import memory, reference
 from engine.config import Head
 from engine.errors import DeviceError, NumericalError
 from engine.kernel.backend import MonokernelBackend
@@ -73,6 +75,24 @@ def test_golden_checkpoints_through_the_backend(name):
         run.close()
         assert [token.id for token in tokens] == [int(golden["logits"][length - 1].argmax())]
         assert run.finish_reason == "length" and run.prefill_done == length
+
+
+def test_a_huge_context_is_cut_to_the_memory(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(memory, "SHARE", 1e-5)
+    folder = shutil.copytree(GOLDEN / "llama/llama_tied_gqa", tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 10**15}))
+    backend = MonokernelBackend(str(folder), dtype="float32")
+    assert 1 <= backend.info.context_tokens == backend.cache.context_tokens < 10**5
+    assert "of the model's 1,000,000,000,000,000 tokens" in capsys.readouterr().err
+    golden = load_file(GOLDEN / "llama/llama_tied_gqa/expected.safetensors")
+    run = backend.start(golden["input_ids"][:2].tolist(), SamplingParams(), frozenset(), 1)
+    while not (tokens := run.poll(1.0)):
+        pass
+    assert tokens[0].id == int(golden["logits"][1].argmax())
+    backend.close()
+    with pytest.raises(DeviceError, match=r"a context of 1,000,000,000 tokens takes [\d,.]+ GB; 0% of the free memory"):
+        MonokernelBackend(str(folder), dtype="float32", context_tokens=10**9)
 
 
 @pytest.fixture(scope="module")
