@@ -1,4 +1,7 @@
-"""Where a token's time goes in the portable kernel: work and wait of every phase, from the processors' own clocks."""
+"""Where a token's time goes: work and wait of every phase, from the processors' own clocks.
+
+The portable kernel waits at the end of a phase, the fast path at its beginning (for its input, and until that is staged).
+"""
 
 from dataclasses import asdict, dataclass
 
@@ -16,8 +19,8 @@ TRACE = 4096  # barriers
 
 @dataclass(frozen=True)
 class PhaseTime:
-    """Per token, all layers together. ``work_us``: mean over the processors; ``slowest_us``: the slowest processor;
-    ``wait_us``: mean wait at the barriers that end the phase. ``bytes``: weights that the phase reads."""
+    """Per token, all layers together. ``work_us``: mean over the processors; ``slowest_us``: the slowest processor in each layer;
+    ``wait_us``: mean wait for others. ``bytes``: weights that the phase reads."""
 
     name: str
     count: int
@@ -43,7 +46,29 @@ def profile_decode(backend: MonokernelBackend | MultiGpuBackend, prompt_tokens: 
         while run.finish_reason is None:
             times += [token.time_ns for token in run.poll(1.0)]
         run.close()
-    return _phases(backend.path, prompt_tokens, (times[-1] - times[0]) / (TOKENS - 1))
+    token_ns = (times[-1] - times[0]) / (TOKENS - 1)
+    portable = isinstance(backend.path, PortablePath)
+    return _phases(backend.path, prompt_tokens, token_ns) if portable else _fast_phases(backend.path, token_ns)
+
+
+def _fast_phases(path, token_ns: float) -> list[PhaseTime]:
+    """Phases of the fast path: its trace holds the last token's clocks (begin, others ready, input staged, end) of every step.
+
+    A group's lanes alternate, so that steps of the two kinds of layers have an order each."""
+    plan, unit = path.plan, path.plan.boxes * 8192
+    order = ("norm, QKV", "norm, gate and up", "attention", "down projection", "output projection")  # of two lanes, half a layer apart
+    halves = plan.halves if plan.common_layers < plan.layers else 0
+    names = list(PHASES) * plan.common_layers + [f"{name}, lanes" for name in order] * halves + ["head", "choice"]
+    sizes = {"head": plan.units_head * unit}
+    for name, units in zip(PHASES, ("units_qkv", None, "units_o", "units_w13", "units_w2"), strict=True):
+        if units:
+            sizes[name] = plan.common_layers * getattr(plan.common, units) * unit
+            sizes[f"{name}, lanes"] = (halves - 1) * plan.groups * getattr(plan.lane, units) * unit
+    steps = [*range(5 * (plan.common_layers + halves)), plan.steps - 2, plan.steps - 1]
+    trace = path.trace.double().cpu()[:, steps].transpose(0, 1)
+    clocks_per_us = (trace[-1, :, 3] - trace[0, :, 0]).mean().item() / token_ns * 1000
+    work, wait = (trace[:, :, 3] - trace[:, :, 2]) / clocks_per_us, (trace[:, :, 2] - trace[:, :, 0]) / clocks_per_us
+    return [_phase(name, names, work, wait, sizes.get(name, 0)) for name in dict.fromkeys(names)]
 
 
 def _phases(path: PortablePath, prompt_tokens: int, token_ns: float) -> list[PhaseTime]:

@@ -12,59 +12,79 @@ import torch
 import torch.nn.functional as F
 
 from engine.config import Head, ModelConfig
-from engine.weights import ModelWeights
+from engine.weights import LayerWeights, ModelWeights
 
 WARM_STEPS = 3
 RUNS = 5
 
 
 class Rival(torch.nn.Module):
-    """One decode step. token, position: int64 [1]; returns the next token [1]."""
+    """One decode step. token, position: int64 [1]; returns the next token [1].
+
+    All layers share one function, so that it is compiled once ("regional compilation"): compiling the whole model takes minutes.
+    """
 
     def __init__(self, config: ModelConfig, weights: ModelWeights, context: int):
         super().__init__()
         self.config = config
         device, dtype = weights.embedding.device, weights.embedding.dtype
         self.embedding = weights.embedding
-        self.head = weights.head if config.head != Head.LANE else weights.head[:, : config.hidden_size].contiguous()
-        self.head = self.head.reshape(-1, config.hidden_size)
-        self.qkv = [_ordinary_qkv(config, layer.wqkv) for layer in weights.layers]
-        self.bias = [None if layer.qkv_bias is None else layer.qkv_bias.reshape(-1) for layer in weights.layers]
-        self.wo = [_joined(layer.wo) for layer in weights.layers]
-        self.gate_up = [layer.w13.reshape(-1, config.hidden_size) for layer in weights.layers]
-        self.w2 = [_joined(layer.w2) for layer in weights.layers]
-        self.norms = [(layer.attention_norm[0].to(dtype), layer.ffn_norm[0].to(dtype)) for layer in weights.layers]
-        self.norm = weights.norm[0].to(dtype)
+        head = weights.head if config.head != Head.LANE else weights.head[:, : config.hidden_size].contiguous()
+        self.head_weight = head.reshape(-1, config.hidden_size)
+        self.layers = [_ordinary_layer(config, layer, dtype) for layer in weights.layers]
+        self.norm_weight = weights.norm[0].to(dtype)
         shape = (config.n_layers, 1, config.n_kv_heads, context, config.head_size)
         self.k, self.v = (torch.zeros(shape, device=device, dtype=dtype) for _ in "kv")
         angles = torch.arange(context, device=device).float()[:, None] * config.rope_inverse_frequencies().to(device)
-        self.cos, self.sin = angles.cos(), angles.sin()
+        self.angles = (angles.cos(), angles.sin())
         q, t = torch.arange(context, device=device)[:, None], torch.arange(context, device=device)[None]
         self.masks = {w: (t <= q) & (t > q - (w or context)) for w in set(config.layer_windows)}
 
-    def _rotate(self, x, position):
-        cos, sin = self.cos[position], self.sin[position]
-        even, odd = x[..., 0::2].float(), x[..., 1::2].float()
-        return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2).to(x.dtype)
+    def compile_parts(self, **options) -> None:
+        self.layer = torch.compile(self.layer, fullgraph=True, **options)
+        self.head = torch.compile(self.head, fullgraph=True, **options)
 
     def forward(self, token, position):
-        c = self.config
-        heads, size, eps = c.n_heads, c.head_size, c.norm_eps
         x = self.embedding[token]
-        for i in range(c.n_layers):
-            h = F.rms_norm(x, (c.hidden_size,), self.norms[i][0], eps)
-            q, k, v = F.linear(h, self.qkv[i], self.bias[i]).split([c.q_size, c.kv_size, c.kv_size], -1)
-            q = self._rotate(q.view(1, heads, 1, size), position)
-            k = self._rotate(k.view(1, c.n_kv_heads, 1, size), position)
-            self.k[i].index_copy_(2, position, k)
-            self.v[i].index_copy_(2, position, v.view(1, c.n_kv_heads, 1, size))
-            mask = self.masks[c.layer_windows[i]][position][None, None]
-            y = F.scaled_dot_product_attention(q, self.k[i], self.v[i], attn_mask=mask, enable_gqa=True)
-            x = x + F.linear(y.reshape(1, heads * size), self.wo[i])
-            gate, up = F.linear(F.rms_norm(x, (c.hidden_size,), self.norms[i][1], eps), self.gate_up[i]).chunk(2, -1)
-            x = x + F.linear(F.silu(gate) * up, self.w2[i])
-        logits = F.linear(F.rms_norm(x, (c.hidden_size,), self.norm, eps), self.head).float()
-        return logits.argmax(-1)
+        for weights, k, v, window in zip(self.layers, self.k, self.v, self.config.layer_windows, strict=True):
+            x = self.layer(x, position, weights, k, v, self.angles, self.masks[window])
+        return self.head(x, self.norm_weight, self.head_weight)
+
+    def layer(self, x, position, weights, k_cache, v_cache, angles, mask):
+        c = self.config
+        attention_norm, qkv, bias, wo, ffn_norm, gate_up, w2 = weights
+        heads, groups, size, eps = c.n_heads, c.n_kv_heads, c.head_size, c.norm_eps
+        h = F.rms_norm(x, (c.hidden_size,), attention_norm, eps)
+        q, k, v = F.linear(h, qkv, bias).split([c.q_size, c.kv_size, c.kv_size], -1)
+        cos, sin = angles[0][position], angles[1][position]
+        k_cache.index_copy_(2, position, _rotate(k.view(1, groups, 1, size), cos, sin))
+        v_cache.index_copy_(2, position, v.view(1, groups, 1, size))
+        q = _rotate(q.view(1, heads, 1, size), cos, sin)
+        y = F.scaled_dot_product_attention(q, k_cache, v_cache, attn_mask=mask[position][None, None], enable_gqa=True)
+        x = x + F.linear(y.reshape(1, heads * size), wo)
+        gate, up = F.linear(F.rms_norm(x, (c.hidden_size,), ffn_norm, eps), gate_up).chunk(2, -1)
+        return x + F.linear(F.silu(gate) * up, w2)
+
+    def head(self, x, norm, weight):
+        return F.linear(F.rms_norm(x, (self.config.hidden_size,), norm, self.config.norm_eps), weight).float().argmax(-1)
+
+
+def _rotate(x, cos, sin):
+    even, odd = x[..., 0::2].float(), x[..., 1::2].float()
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2).to(x.dtype)
+
+
+def _ordinary_layer(config: ModelConfig, layer: LayerWeights, dtype: torch.dtype) -> tuple:
+    """The weights of a layer with all lanes as one: attention norm, QKV, its bias, O, FFN norm, gate and up, down."""
+    return (
+        layer.attention_norm[0].to(dtype),
+        _ordinary_qkv(config, layer.wqkv),
+        None if layer.qkv_bias is None else layer.qkv_bias.reshape(-1),
+        _joined(layer.wo),
+        layer.ffn_norm[0].to(dtype),
+        layer.w13.reshape(-1, config.hidden_size),
+        _joined(layer.w2),
+    )
 
 
 def _ordinary_qkv(config: ModelConfig, w: torch.Tensor) -> torch.Tensor:
@@ -83,25 +103,25 @@ def measure_rival(config: ModelConfig, weights: ModelWeights, prompt_tokens: int
     import torch._inductor.config as inductor
 
     inductor.coordinate_descent_tuning = True
-    context = prompt_tokens + output_tokens
-    model = Rival(config, weights, context).eval()
-    compiled = torch.compile(model, mode="max-autotune-no-cudagraphs", fullgraph=True)
-    return {name: _graph_speed(step, model, prompt_tokens, output_tokens) for name, step in (("eager", model), ("compile", compiled))}
+    model = Rival(config, weights, prompt_tokens + output_tokens).eval()
+    speeds = {"eager": _graph_speed(model, prompt_tokens, output_tokens)}
+    model.compile_parts(mode="max-autotune-no-cudagraphs")
+    return speeds | {"compile": _graph_speed(model, prompt_tokens, output_tokens)}
 
 
 @torch.inference_mode()
-def _graph_speed(step, model: Rival, prompt_tokens: int, output_tokens: int) -> float:
+def _graph_speed(model: Rival, prompt_tokens: int, output_tokens: int) -> float:
     device = model.embedding.device
     token, position = torch.tensor([1], device=device), torch.tensor([prompt_tokens], device=device)
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):
         for _ in range(WARM_STEPS):
-            step(token, position)
+            model(token, position)
     torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        token.copy_(step(token, position))
+        token.copy_(model(token, position))
         position.add_(1)
     speeds = []
     for _ in range(RUNS + 1):

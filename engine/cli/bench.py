@@ -16,7 +16,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--output-tokens", type=int, default=512, metavar="N")
     parser.add_argument("--runs", type=int, default=5, metavar="R", help="runs after warm-up, of which the median counts")
     parser.add_argument("--compare", action="store_true", help="also measure PyTorch with torch.compile and CUDA graphs, on a GPU")
-    parser.add_argument("--profile", action="store_true", help="time, wait and bytes of every phase of the portable kernel")
+    parser.add_argument("--profile", action="store_true", help="time, wait and bytes of every phase of the kernel")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the report as JSON")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="write a bar chart as SVG")
     parser.add_argument("--scaling", metavar="FILE", type=Path, help="write tokens/s over GPUs, predicted and measured up to N, as SVG")

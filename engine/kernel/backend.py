@@ -105,9 +105,14 @@ class MonokernelBackend:
         return out
 
     def trace(self, barriers: int) -> None:
-        """From now on generate with a portable kernel that keeps the clocks of the last ``barriers`` barriers: for a profile."""
+        """From now on generate with a kernel that keeps clocks, for a profile: the portable one those of the last ``barriers`` barriers,
+        the fast path those of the last token."""
         if self._run is not None:
             self._run.close()
+        if self.path is not self.portable:
+            self.path.close()
+            self.path = type(self.path)(self.config, self.weights, self.cache, self.control, self.params, self.device, profile=True)
+            return
         arguments = (self.config, self.weights, self.cache, self.control, self.params, self.device, self.peers)
         traced = PortablePath(*arguments, profile=barriers)
         traced.compile()

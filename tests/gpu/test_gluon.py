@@ -1,11 +1,14 @@
 """The fast path on a real Hopper GPU, against the float32 reference on the same weights. ``make test-gpu``."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
 from engine import reference, sampling
+from engine.bench.bandwidth import read_bandwidth
 from engine.config import Head, ModelConfig, Reduction
 from engine.errors import NumericalError
 from engine.kernel.cache import KVCache
@@ -43,6 +46,10 @@ MODELS = {
     "llama": (replace(SHAPES["llama-3.2-1b"], name="llama", n_layers=4, vocab_size=8000), 40),
     "llama float16": (replace(SHAPES["llama-3.2-1b"], name="llama", n_layers=4, vocab_size=8000, dtype="float16"), 300),
     "smollm2": (SHAPES["smollm2-135m"], 40),
+    "head size 128, biases": (
+        replace(SHAPES["llama-3.2-1b"], name="biases", n_layers=3, vocab_size=8000, n_heads=16, n_kv_heads=4, head_size=128, qkv_bias=True),
+        200,
+    ),
 }
 
 
@@ -161,7 +168,8 @@ COUNTER_WORDS = 32 * 30  # the counters; the abort and error words follow
 
 
 def test_laneformer_2b_decodes_near_the_read_bound():
-    """At least 950 tokens/s on an H200 (128 + 512 tokens, float16, greedy), 512 tokens equal to the reference's choices."""
+    """At least 950 tokens/s on an H200 that reads 4.51 TB/s, in proportion on one that reads less (128 + 512 tokens, float16, greedy);
+    512 tokens equal to the reference's choices."""
     made = Rig(SHAPES["laneformer-2b"], 128)
     tokens = made.run(512)
     assert (made.expected(tokens).argmax(1).cpu() == torch.tensor(tokens)).float().mean() > 0.99
@@ -177,6 +185,18 @@ def test_laneformer_2b_decodes_near_the_read_bound():
         torch.cuda.synchronize()
         times.append(begin.elapsed_time(end))
     speed = 512e3 / sorted(times)[2]
-    print(f"{torch.cuda.get_device_name()}: {speed:.0f} tokens/s")
+    bandwidth = read_bandwidth(torch.device("cuda"))
+    print(f"{torch.cuda.get_device_name()}: {speed:.0f} tokens/s at {bandwidth / 1e12:.2f} TB/s")
     if "H200" in torch.cuda.get_device_name():
-        assert speed >= 950
+        assert speed >= 950 * min(1.0, bandwidth / 4.51e12)
+
+
+def test_ring_and_stop_word_cost_less_than_one_percent():
+    """The decode launch with them against one that writes no ring and reads no stop word, in turn, in processes of their own."""
+    times = {"full": [], "silent": []}
+    for _ in range(3):
+        for mode, values in times.items():
+            command = [sys.executable, "-m", "tests.gpu.ring_overhead", mode]
+            values.append(float(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    print(times)
+    assert min(times["full"]) < 1.01 * min(times["silent"])
