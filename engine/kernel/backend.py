@@ -60,9 +60,9 @@ class MonokernelBackend:
             raise ModelError(f"{model}: {reason}.")
         shard = peers.shard if peers else None
         self.eos_ids = frozenset(config.eos_ids)
-        self.context_tokens = self._fit_context(context_tokens, ranks)
         try:
             self.weights = load_weights(source, config, dtype=self.dtype, device=device, shard=shard, on_progress=report)
+            self.context_tokens = self._fit_context(context_tokens, ranks)
             self.control = Control(self.context_tokens, device, rank=shard.rank if shard else 0)
             self.params = ParamBlock(device)
             self.cache = KVCache.allocate(config, self.context_tokens, self.dtype, device, ranks)
