@@ -187,3 +187,15 @@ def test_a_wait_beyond_its_limit_names_its_place(small):
     assert generate(small, 5, prompt=(1,), spin_limit=0) == []
     with pytest.raises(DeviceError, match=r"waited longer than its limit \(norm and QKV, layer 0, position 0, GPU 0, program 0\)"):
         small.control.raise_for_error()
+
+
+def test_the_context_is_fitted_when_the_weights_are_there(monkeypatch):
+    """On a GPU the room for the KV cache is what the weights leave."""
+    fit = MonokernelBackend._fit_context
+
+    def fit_beside_weights(self, *args):
+        assert self.weights.nbytes > 0
+        return fit(self, *args)
+
+    monkeypatch.setattr(MonokernelBackend, "_fit_context", fit_beside_weights)
+    MonokernelBackend(str(GOLDEN / "llama/llama_tied_gqa"), dtype="float32", context_tokens=64, kernel="portable").close()
