@@ -1,5 +1,6 @@
 """People, groups, quotas and the site settings in the admin."""
 
+from allauth.account.decorators import secure_admin_login
 from django.contrib import admin
 from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
@@ -11,7 +12,9 @@ from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
 from playground.accounts.models import Quota, SiteSettings
+from playground.accounts.services import account_delete
 
+admin.site.login = secure_admin_login(admin.site.login)  # one door, which limits wrong passwords
 admin.site.unregister(User)
 admin.site.unregister(Group)
 
@@ -21,6 +24,13 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):
     form, add_form, change_password_form = UserChangeForm, UserCreationForm, AdminPasswordChangeForm
     list_display = ("username", "email", "is_active", "is_staff", "date_joined", "last_login")
     actions = ("block", "unblock")
+
+    def delete_model(self, request: HttpRequest, obj: User) -> None:
+        account_delete(user=obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet) -> None:
+        for user in queryset:
+            account_delete(user=user)
 
     @admin.action(description="Block (signed out, keys stop, what runs is stopped)", permissions=["change"])
     def block(self, request: HttpRequest, queryset: QuerySet) -> None:

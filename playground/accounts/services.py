@@ -33,7 +33,7 @@ def account_delete(*, user: AbstractBaseUser) -> None:
     links_delete_of(owner=owner)
     for conversation in Conversation.objects.filter(user=user):
         conversation_delete(conversation=conversation)
-    Generation.objects.filter(user=user).update(request={}, system_prompt="")
+    Generation.objects.filter(user=user).update(request={}, system_prompt="", end_user="")
     user.delete()
 
 

@@ -300,7 +300,9 @@ def retention_apply(*, now: datetime | None = None) -> int:
     chats = list(Conversation.objects.filter(updated_at__lt=before))
     for conversation in chats:
         conversation_delete(conversation=conversation)
-    Generation.objects.filter(created_at__lt=before).exclude(state__in=Generation.ACTIVE).update(request={}, system_prompt="", trace=[])
+    Generation.objects.filter(created_at__lt=before).exclude(state__in=Generation.ACTIVE).update(
+        request={}, system_prompt="", end_user="", trace=[]
+    )
     return len(chats)
 
 

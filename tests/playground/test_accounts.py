@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
+from django.core.cache import cache
 from django.test import Client
 
 from playground.accounts.models import Quota, SiteSettings
@@ -57,6 +58,20 @@ def test_a_wrong_password_does_not_say_which_of_the_two_was_wrong(ines, client) 
     unknown = sign_in(client, login="nobody@example.org").content.decode()
     message = "E-mail and password do not match. Try again, or reset the password."
     assert message in known and message in unknown
+
+
+def test_wrong_passwords_have_a_limit_and_the_admin_has_no_other_door(ines, client, settings) -> None:
+    settings.ACCOUNT_RATE_LIMITS = {"login_failed": "3/5m/key"}
+    assert client.get("/admin/").headers["Location"].startswith("/admin/login/")
+    assert client.get("/admin/login/?next=/admin/").headers["Location"].startswith("/accounts/login/?next=")
+    assert client.post("/admin/login/", {"username": "ines", "password": PASSWORD}).status_code == 302
+    assert client.get("/api/keys").status_code == 401  # that signed nobody in
+    for _ in range(3):
+        sign_in(client, password="nonsense")
+    assert "Too many" in sign_in(client).content.decode()
+    cache.clear()
+    assert sign_in(client).status_code == 302
+    assert client.get("/admin/login/").status_code == 403  # signed in, but no staff
 
 
 def test_a_password_is_reset_by_mail(ines, client, mailoutbox) -> None:
@@ -183,6 +198,17 @@ def test_every_page_of_the_admin_opens_and_no_text_of_a_chat_is_in_it(staff, own
     assert "a-private-request" not in staff.get(f"/admin/chat/generation/{generation.pk}/change/").content.decode()
     assert staff.get("/admin/accounts/sitesettings/").headers["Location"].endswith("/1/change/")
     assert "/stats/" in staff.get("/admin/").content.decode()
+
+
+@pytest.mark.parametrize("path, body", [("{pk}/delete/", {}), ("", {"action": "delete_selected", "_selected_action": "{pk}"})])
+def test_an_account_deleted_in_the_admin_leaves_only_figures(staff, ines, path: str, body: dict) -> None:
+    share(browser(Owner(user=ines)), chat(Owner(user=ines)))
+    running = Generation.objects.create(user=ines, model="a", source="api", system_prompt="Be brief.", end_user="Ada")
+    chosen = {name: value.format(pk=ines.pk) for name, value in body.items()}
+    assert staff.post(f"/admin/auth/user/{path.format(pk=ines.pk)}", chosen | {"post": "yes"}).status_code == 302
+    assert not User.objects.filter(pk=ines.pk).exists() and ShareLink.objects.get().title == ""
+    running.refresh_from_db()
+    assert (running.state, running.user, running.system_prompt, running.end_user) == ("stopped", None, "", "")
 
 
 def test_actions_of_the_admin_block_revoke_and_cancel(staff, ines, owner) -> None:
