@@ -3,8 +3,6 @@
 import sys
 from pathlib import Path
 
-import psutil
-
 from engine.config import ModelConfig
 from engine.errors import DeviceError
 
@@ -13,6 +11,8 @@ SHARE = 0.5  # of the memory that is free once the weights are loaded; the rest 
 
 def host_free_bytes() -> int:
     """What this process may still take: of the machine, and of its control group (containers) where that has a limit."""
+    import psutil  # not needed where the model is on a GPU
+
     return min(psutil.virtual_memory().available, _group_free_bytes(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")))
 
 
