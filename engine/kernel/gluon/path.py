@@ -12,7 +12,7 @@ from torch import Tensor
 from engine.config import ModelConfig
 from engine.kernel.cache import KVCache
 from engine.kernel.control import ERROR_PEER_LOST, PLACE_EXCHANGE, Control
-from engine.kernel.gluon.plan import KV_ROWS, PARITIES, Plan, make_plan, pack, unsupported
+from engine.kernel.gluon.plan import KV_ROWS, PARITIES, Plan, make_plan, pack, unsupported, useful_ctas
 from engine.kernel.params import ParamBlock
 from engine.kernel.peers import Peers
 from engine.weights import ModelWeights, Shard
@@ -56,6 +56,8 @@ class GluonPath:
         ctas = torch.cuda.get_device_properties(device).multi_processor_count
         if peers:
             options = options | {"shard": peers.shard}
+        else:
+            ctas = useful_ctas(config, ctas)
         self.plan = make_plan(config, cache.context_tokens, ctas, **options)
         # fewer splits are combined faster, more are computed faster: which is better depends on the context of the generation
         few = self.plan if config.n_lanes > 1 else make_plan(config, cache.context_tokens, ctas, **{"max_splits": FEW_SPLITS} | options)

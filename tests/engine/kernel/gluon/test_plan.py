@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine.config import Head, ModelConfig, Reduction
-from engine.kernel.gluon.plan import Plan, make_plan, pack, part_of, segments, unsupported
+from engine.kernel.gluon.plan import Plan, make_plan, pack, part_of, segments, unsupported, useful_ctas
 from engine.loading.assemble import assemble
 from engine.loading.random import RandomReader
 from engine.shapes import SHAPES
@@ -135,6 +135,13 @@ def test_plans_of_the_named_shapes_stream_little_padding():
         plan = make_plan(config, 4096, CTAS)
         streamed = plan.units * plan.boxes * 8192
         assert streamed / config.bytes_per_token(2) - 1 < waste
+
+
+def test_small_models_leave_multiprocessors_alone():
+    """SmolLM2's largest phase has 96 pairs of units; the others have work for all. Never fewer than half, which the head needs."""
+    for name, ctas in (("laneformer-2b", CTAS), ("llama-3.2-1b", CTAS), ("smollm2-135m", 96)):
+        assert useful_ctas(SHAPES[name], CTAS) == ctas
+    assert useful_ctas(replace(SHAPES["smollm2-135m"], ffn_size=384), CTAS) == CTAS // 2
 
 
 def test_what_is_not_supported_is_named():
