@@ -109,18 +109,17 @@ class MonokernelBackend:
         the fast path those of the last token."""
         if self._run is not None:
             self._run.close()
-        if self.path is not self.portable:
-            self.path.close()
-            self.path = type(self.path)(self.config, self.weights, self.cache, self.control, self.params, self.device, profile=True)
-            return
         arguments = (self.config, self.weights, self.cache, self.control, self.params, self.device, self.peers)
-        traced = PortablePath(*arguments, profile=barriers)
-        traced.compile()
+        fast = self.path is not self.portable
+        traced = type(self.path)(*arguments, profile=fast or barriers)
+        if not fast:
+            traced.compile()  # the fast path compiles when it is made
         if self.peers:
             self.peers.barrier("traced")
-        for path in {id(p): p for p in (self.path, self.portable)}.values():
-            path.close()
-        self.path = self.portable = traced
+        self.path.close()
+        self.path = traced
+        if not fast:
+            self.portable = traced
 
     def close(self) -> None:
         if self._run is not None:

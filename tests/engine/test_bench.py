@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from engine.__main__ import main
 from engine.bench.rival import Rival
 from engine.loading import load_config, load_weights
 from engine.models import resolve
+from engine.shapes import SHAPES
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -43,3 +45,22 @@ def test_bench_refuses_what_it_cannot_measure(capsys):
     assert "at least 1 prompt token, 2 output tokens and 1 run; got 128, 1 and 5" in capsys.readouterr().err
     assert main(["bench", "random:tiny", "--gpus", "0", "--backend", "torch", "--prompt-tokens", "4000"]) == 1
     assert "do not fit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["laneformer-2b", "llama-3.2-1b"])
+def test_the_profile_of_the_fast_path_covers_a_token(name):
+    """Every step takes 10 clocks: 3 until others are ready, 4 until the input is staged, 3 of work. All weights are read once."""
+    pytest.importorskip("triton")
+    from engine.bench.profile import _fast_phases
+    from engine.kernel.gluon.plan import make_plan
+
+    plan = make_plan(SHAPES[name], 640, 132)
+    begin = 10 * torch.arange(plan.steps).view(1, -1, 1)
+    if plan.common_layers == plan.layers:  # one step of lanes that is never taken lies before the head
+        begin[:, -2:] -= 10 * 5
+    trace = (begin + torch.tensor([0, 3, 7, 10])).expand(plan.ctas, -1, -1)
+    token_us = (trace[0, -1, 3] - trace[0, 0, 0]).item()
+    phases = _fast_phases(SimpleNamespace(plan=plan, trace=trace), token_us * 1000)
+    assert sum(phase.bytes for phase in phases) == plan.units * plan.boxes * 8192
+    assert sum(phase.work_us + phase.wait_us for phase in phases) == pytest.approx(token_us)
+    assert all(time == pytest.approx(3 * phase.count) for phase in phases for time in (phase.work_us, phase.slowest_us))
