@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ARCHITECTURES = ("laneformer_tp", "llama", "mistral", "qwen2", "qwen3")
 MAX_LAYERS = 1024  # everything per layer is a list of this length
+MAX_WINDOW = 1 << 30  # kernels count positions in int32
 
 
 class Reduction(StrEnum):
@@ -60,8 +61,10 @@ class RopeScaling:
         wrong = next((factor for factor in self.factors if not 0 < factor <= sys.float_info.max), None)
         if wrong is not None:
             raise ModelError(f"Rotary factors must be finite numbers above 0; got {wrong!r}.")
-        if self.kind == "llama3" and self.original_context_tokens < 1:
-            raise ModelError(f"original_max_position_embeddings must be at least 1; got {self.original_context_tokens!r}.")
+        if self.kind == "llama3" and not 1 <= self.original_context_tokens <= MAX_WINDOW:
+            raise ModelError(
+                f"original_max_position_embeddings must lie between 1 and {MAX_WINDOW:,}; got {self.original_context_tokens:,}."
+            )
 
 
 @dataclass(frozen=True)
@@ -242,8 +245,8 @@ class ModelConfig:
             if values and len(values) != self.n_layers:
                 self._fail(f"{name} needs one entry per layer ({self.n_layers}); got {len(values)}")
         for layer, window in enumerate(self.windows):
-            if window is not None and window < 1:
-                self._fail(f"the attention window of layer {layer} must be at least 1; got {window}")
+            if window is not None and not 1 <= window <= MAX_WINDOW:
+                self._fail(f"the attention window of layer {layer} must lie between 1 and {MAX_WINDOW:,}; got {window:,}")
         past = [layer for layer, kind in enumerate(self.reductions) if kind == Reduction.PAST]
         if past and not 1 <= self.delay <= past[0]:
             self._fail(f"layer {past[0]} takes lane outputs from {self.delay} layers ago; the delay must lie between 1 and {past[0]}")

@@ -51,7 +51,11 @@ class _Keys:
         return self._typed(key, default, int, "a whole number")
 
     def number(self, key: str, default: float | None = None) -> float:
-        return self._typed(key, default, int | float, "a number")
+        value = self._typed(key, default, int | float, "a number")
+        try:
+            return float(value)
+        except OverflowError:
+            self.fail(f"{key} must be a number that float64 can hold; it has {len(str(value))} digits")
 
     def flag(self, key: str, default: bool) -> bool:
         return self._typed(key, default, bool, "true or false")

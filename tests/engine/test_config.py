@@ -74,7 +74,7 @@ def test_named_shapes_have_the_published_sizes(shape, parameters):
         ({"norm_eps": 0.0}, "norm_eps must be a finite number greater than 0; got 0.0"),
         ({"rope_theta": math.nan}, "rope_theta must be a finite number greater than 1; got nan"),
         ({"windows": (16,)}, r"windows needs one entry per layer \(5\); got 1"),
-        ({"windows": (0, None, None, None, None)}, "the attention window of layer 0 must be at least 1; got 0"),
+        ({"windows": (0, None, None, None, None)}, "the attention window of layer 0 must lie between 1 and 1,073,741,824; got 0"),
         ({"delay": 3}, "layer 2 takes lane outputs from 3 layers ago; the delay must lie between 1 and 2"),
         ({"delay": 0}, "layer 2 takes lane outputs from 0 layers ago"),
         ({"head": Head.VOCAB_PARALLEL, "vocab_size": 510}, "a vocabulary that divides over the lanes; got 510 over 8"),
@@ -220,7 +220,7 @@ def test_lane_reductions(options, reductions, tmp_path):
         (published.BASE | {"lm_head_type": "lane", "tie_word_embeddings": True}, "a lane head cannot share the embedding"),
         (published.BASE | {"broadcast_delay": -1}, "broadcast_delay must be at least 0; got -1"),
         (published.BASE | {"num_lanes": 3}, "n_heads 4 does not divide over 3 lanes"),
-        (published.BASE | {"sliding_window": 0}, "the attention window of layer 0 must be at least 1; got 0"),
+        (published.BASE | {"sliding_window": 0}, "the attention window of layer 0 must lie between 1 and 1,073,741,824; got 0"),
         (published.BASE | {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rotary scaling is not part of laneformer_tp"),
     ],
     ids=lambda value: "" if isinstance(value, dict) else value[:40],
@@ -261,3 +261,53 @@ def test_auto_dtype():
     assert pick_dtype("auto", SHAPES["llama-3.1-8b"], "cuda") == torch.bfloat16
     assert pick_dtype("auto", replace(TINY, dtype="float32"), "cuda") == torch.float16
     assert pick_dtype("bfloat16", TINY, "cpu") == torch.bfloat16
+
+
+ODD = (
+    None,
+    0,
+    -1,
+    1,
+    3,
+    10**8,
+    10**15,
+    10**30,
+    10**400,
+    0.5,
+    math.inf,
+    -math.inf,
+    math.nan,
+    1e-320,
+    "x",
+    "",
+    [],
+    [1],
+    [None],
+    {},
+    {"a": 1},
+    True,
+)
+ROPE = {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize(
+    "base", [LLAMA_JSON, LLAMA_JSON | {"model_type": "mistral", "sliding_window": 8}, published.BASE], ids=lambda b: b["model_type"]
+)
+def test_no_value_of_any_key_is_more_than_an_error(base, tmp_path):
+    """Every odd value of every key is read, or refused in one line, and never takes long."""
+    optional = ("head_dim", "dtype", "bos_token_id", "eos_token_id", "sliding_window", "layer_types", "rope_theta", "rope_scaling")
+    changed = [{key: value} for key in dict.fromkeys((*base, *optional, "hidden_act", "quantization_config")) for value in ODD]
+    changed += [
+        {"rope_parameters": ROPE | {"rope_type": kind, key: value}} for kind in ("linear", "llama3") for key in ROPE for value in ODD
+    ]
+    read = 0
+    for changes in changed:
+        try:
+            config = parsed(tmp_path, base | changes)
+            if config.head_size <= 256:  # tensors of other sizes are refused before
+                config.rope_inverse_frequencies()
+            assert config.bytes_per_token(2) > 0
+            read += 1
+        except ModelError as error:
+            assert "\n" not in str(error)
+    assert 0 < read < len(changed)
