@@ -6,7 +6,7 @@ from django.contrib.auth.models import AbstractBaseUser
 from django.db import transaction
 
 from playground.chat.models import Conversation, Generation
-from playground.chat.services import conversation_delete, generation_cancel
+from playground.chat.services import conversations_delete, generation_cancel
 from playground.identity import Owner
 
 
@@ -31,8 +31,7 @@ def account_delete(*, user: AbstractBaseUser) -> None:
     for generation in Generation.objects.owned_by(owner).active():
         generation_cancel(generation=generation)
     links_delete_of(owner=owner)
-    for conversation in Conversation.objects.filter(user=user):
-        conversation_delete(conversation=conversation)
+    conversations_delete(owner=owner)
     Generation.objects.filter(user=user).update(request={}, system_prompt="", end_user="")
     user.delete()
 

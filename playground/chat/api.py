@@ -55,6 +55,12 @@ def conversations(request: HttpRequest, q: Text = "", before: str = "") -> Conve
     return selectors.conversation_list(owner=request.owner, query=q, before=before)
 
 
+@api.delete("/conversations", response={204: None})
+def delete_all(request: HttpRequest) -> HttpResponse:
+    services.conversations_delete(owner=request.owner)
+    return HttpResponse(status=204)
+
+
 @api.get("/conversations/{uuid:conversation_id}", response=ConversationOut)
 def conversation(request: HttpRequest, conversation_id: UUID) -> ConversationOut:
     return selectors.conversation_out(selectors.conversation_get(owner=request.owner, conversation_id=conversation_id))

@@ -46,6 +46,12 @@ def conversation_delete(*, conversation: Conversation) -> None:
     conversation.delete()
 
 
+def conversations_delete(*, owner: Owner) -> None:
+    """All chats of an owner, with their links."""
+    for conversation in Conversation.objects.owned_by(owner):
+        conversation_delete(conversation=conversation)
+
+
 def message_append(*, conversation: Conversation, parent: Message | None, role: str, content: str) -> Message:
     return Message.objects.create(conversation=conversation, parent=parent, role=role, content=content)
 

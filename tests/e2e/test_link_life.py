@@ -17,7 +17,7 @@ from tests.e2e.test_stats_ui import manage
 
 pytestmark = pytest.mark.e2e
 WORDS = ("A telling title", "def add", "Their sum", "Add two numbers")
-ENDS = ("live", "expired", "revoked", "deleted", "sharing off", "chat deleted")
+ENDS = ("live", "expired", "revoked", "deleted", "sharing off", "chat deleted", "all chats deleted")
 
 
 class Person:
@@ -84,6 +84,8 @@ def end(product: Product, owner: Person, link: dict, conversation_id: str, how: 
             in_database(product, f"from playground.accounts.models import SiteSettings; SiteSettings(sharing_enabled={on}).save()")
         case "chat deleted":
             owner.json("DELETE", f"/api/conversations/{conversation_id}")
+        case "all chats deleted":
+            owner.json("DELETE", "/api/conversations")
 
 
 def seen(person: Person, path: str) -> str:
@@ -128,8 +130,8 @@ def test_the_table_of_a_links_life(site: Product) -> None:
         assert over.items() <= table[how].items(), how
         assert table[how]["new fork"] == "410"
     assert all(column["earlier fork"] == "200" for column in table.values())
-    assert [table[how]["owner's list"] for how in ENDS] == ["live", "expired", "revoked", "not listed", "live", "not listed"]
-    assert [table[how]["publish an update"] for how in ENDS] == ["200", "200", "410", "404", "403", "404"]
+    assert [table[how]["owner's list"] for how in ENDS] == ["live", "expired", "revoked", "not listed", "live", "not listed", "not listed"]
+    assert [table[how]["publish an update"] for how in ENDS] == ["200", "200", "410", "404", "403", "404", "404"]
 
 
 @pytest.fixture

@@ -122,6 +122,21 @@ def test_the_demo_holds_on_every_screen(
     context.close()
 
 
+def test_deleting_all_chats_asks_once_and_ends_their_links(owner: Page, viewer: BrowserContext) -> None:
+    address = share(owner, "Soon gone")
+    owner.keyboard.press("Escape")
+    owner.get_by_role("button", name="Chats").click()
+    expect(owner.locator(".histlist li")).to_have_count(1)
+    owner.get_by_role("button", name="Delete all chats").click()
+    question = owner.get_by_role("dialog", name="Delete all your chats?")
+    expect(question).to_contain_text("links to these chats stop working")
+    question.get_by_role("button", name="Delete all chats").click()
+    expect(owner.get_by_role("heading", name="New chat")).to_be_visible()
+    owner.get_by_role("button", name="Chats").click()
+    expect(owner.get_by_text("No chats yet.")).to_be_visible()
+    assert viewer.new_page().goto(address).status == 410
+
+
 def test_the_code_of_a_demo_runs_in_the_sandbox(owner: Page, viewer: BrowserContext) -> None:
     page = viewer.new_page()
     page.goto(share(owner, "To be run"))

@@ -287,3 +287,16 @@ def test_copies_of_chats_have_a_limit_a_minute(empty_redis, owner, monkeypatch) 
     assert [fork(viewer).status_code for _ in range(3)] == [201, 201, 429]
     assert "2 copies of chats a minute" in fork(viewer).json()["message"]
     assert fork(browser(visitor())).status_code == 201
+
+
+def test_deleting_all_chats_ends_their_links_and_touches_nobody_elses(empty_redis, owner) -> None:
+    other = visitor()
+    kept = share(browser(other), chat(other))
+    made = [share(browser(owner), chat(owner)) for _ in range(2)]
+    running = Generation.objects.create(model="a", conversation=Conversation.objects.filter(**owner.fields()).first(), **owner.fields())
+    assert Client().delete("/api/conversations").status_code == 204  # somebody without chats
+    assert browser(owner).delete("/api/conversations").status_code == 204
+    assert [Client().get(link["url"]).status_code for link in (*made, kept)] == [410, 410, 200]
+    assert list(Conversation.objects.values_list("visitor_id", flat=True)) == [other.visitor_id]
+    running.refresh_from_db()
+    assert running.state == "stopped"

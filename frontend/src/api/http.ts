@@ -63,5 +63,6 @@ export const api = {
   conversation: (id: string) => call<StoredConversation>("GET", `/api/conversations/${encodeURIComponent(id)}`),
   rename: (id: string, title: string) => call<unknown>("PATCH", `/api/conversations/${encodeURIComponent(id)}`, { title }),
   remove: (id: string) => call<void>("DELETE", `/api/conversations/${encodeURIComponent(id)}`),
+  removeAll: () => call<void>("DELETE", "/api/conversations"),
   importConversation: (body: ImportBody) => call<{ id: string }>("POST", "/api/conversations/import", body),
 };

@@ -79,6 +79,7 @@ export class Playground {
       open: (id) => void this.openConversation(id),
       rename: (row) => this.rename(row.id, row.title),
       remove: (row) => void this.remove(row),
+      removeAll: () => this.removeAll(),
       exportAs: (id, kind) => void this.exportAs(id, kind),
       importFile: () => this.importFile(),
       currentId: () => this.conversation.id,
@@ -642,6 +643,7 @@ export class Playground {
         { label: t("export_markdown"), act: () => this.conversation.id && void this.exportAs(this.conversation.id, "markdown") },
         { label: t("export_json"), act: () => this.conversation.id && void this.exportAs(this.conversation.id, "json") },
         { label: t("import"), act: () => this.importFile() },
+        { label: t("delete_all"), act: () => this.removeAll() },
         { label: t("codegen.title"), act: () => this.showCode() },
         { label: t("keys"), act: () => location.assign("/keys/") },
         { label: t("shortcuts"), key: "Ctrl /", act: () => openShortcuts() },
@@ -720,6 +722,19 @@ export class Playground {
           if (this.conversation.id === row.id) this.newChat();
           void this.history.refresh();
           notice(t("deleted", { title }));
+        },
+        (error: Error) => this.showError(wordsOf(error), "delete_failed"),
+      );
+    });
+  }
+
+  private removeAll(): void {
+    openQuestion(t("delete_all_title"), t("delete_all_text"), t("delete_all"), () => {
+      void api.removeAll().then(
+        () => {
+          this.newChat();
+          void this.history.refresh();
+          notice(t("deleted_all"));
         },
         (error: Error) => this.showError(wordsOf(error), "delete_failed"),
       );

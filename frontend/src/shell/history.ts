@@ -8,6 +8,7 @@ export interface HistoryActions {
   open(id: string): void;
   rename(row: ConversationRow): void;
   remove(row: ConversationRow): void;
+  removeAll(): void;
   exportAs(id: string, kind: "json" | "markdown"): void;
   importFile(): void;
   currentId(): string | null;
@@ -33,7 +34,12 @@ export class HistoryList {
     this.element.append(
       h("label", { class: "searchbox" }, icon("search", true), this.search),
       this.list,
-      h("div", { class: "histfoot" }, button({ icon: "upload", label: t("import"), kind: "q", onClick: () => actions.importFile() })),
+      h(
+        "div",
+        { class: "histfoot" },
+        button({ icon: "upload", label: t("import"), kind: "q", onClick: () => actions.importFile() }),
+        button({ icon: "trash", label: t("delete_all"), kind: "q", onClick: () => actions.removeAll() }),
+      ),
     );
   }
 
