@@ -18,6 +18,7 @@ SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "
 STRING, ARRAY = 8, 9
 DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
+MAX_NAME = 64  # of a tensor, as the format has it
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class GgufFile:
     @staticmethod
     def _tensor_info(header: "_Header") -> tuple[str, tuple[int, ...], int, int]:
         name, dimensions = header.string(), header.scalar("I")
+        if len(name) > MAX_NAME or not name.isprintable():
+            raise ValueError(f"the name of a tensor, {name[:MAX_NAME]!r}, is no text of at most {MAX_NAME} characters")
         if not 1 <= dimensions <= MAX_DIMENSIONS:
             raise ValueError(f"tensor {name} has {dimensions} dimensions")
         shape = tuple(header.scalar("Q") for _ in range(dimensions))[::-1]

@@ -1,6 +1,7 @@
 """GGUF files: the golden Llamas converted by hand, every quantised type, and what is refused."""
 
 import json
+import random
 import shutil
 from pathlib import Path
 
@@ -219,3 +220,27 @@ def test_other_files_are_refused(tmp_path):
     path = shutil.copy(__file__, tmp_path / "text.gguf")
     with pytest.raises(ModelError, match="it does not begin with GGUF"):
         load(path)
+
+
+def test_damaged_headers_are_refused_in_one_line(tmp_path):
+    """Bytes changed, put in, cut off, or made huge numbers: read, or one line; never another error."""
+    folder, path = GOLDEN / "llama_tied_gqa", tmp_path / "damaged.gguf"
+    whole, rng, refused = write(tmp_path / "m.gguf", folder, converted(folder)).read_bytes(), random.Random(0), 0
+    for case in range(300):
+        data, place = bytearray(whole), rng.randrange(2500)
+        if case % 4 == 0:
+            del data[place:]
+        elif case % 4 == 1:
+            data[place] = rng.randrange(256)
+        elif case % 4 == 2:
+            data[place : place + 8] = rng.choice((b"\xff" * 8, bytes(8), (1 << 62).to_bytes(8, "little"), (10**9).to_bytes(8, "little")))
+        else:
+            data[place:place] = bytes([rng.randrange(256)])
+        path.write_bytes(data)
+        try:
+            source = resolve(str(path))
+            load_weights(source, load_config(source), dtype=torch.float32, device="cpu")
+        except ModelError as error:
+            refused += 1
+            assert "\n" not in str(error)
+    assert refused > 200
