@@ -1,18 +1,23 @@
 """Every state of the playground as a picture, to be looked at: desktop, narrow desktop and phone, dark and light, English and French.
 
     python -m tests.e2e.screenshots FOLDER [--only desktop-dark-en,phone-light-fr]
+    python -m tests.e2e.screenshots docs/images --docs
 
 The page is the real one; what the engine says is scripted at the socket, so every state stands still. The numbers are made up.
+With --docs nothing is scripted: the pictures of the documentation, of the default model on this machine.
 """
 
 import argparse
+import io
 import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from PIL import Image
 from playwright.sync_api import Browser, Page, WebSocketRoute, sync_playwright
 
+from tests.benchmarks.browser_cost import TITLED
 from tests.e2e.conftest import SYNTHETIC, Product, chromium
 
 WINDOWS = {"desktop": (1440, 900), "narrow": (1024, 768), "phone": (390, 844)}
@@ -189,16 +194,50 @@ def pictures(browser: Browser, url: str, folder: Path, window: str, theme: str, 
     page.context.close()
 
 
+def documentation(browser: Browser, url: str, folder: Path) -> None:
+    """A finished answer (dark, light, phone) and a race against a paced replay, as this machine runs them."""
+    greedy = json.dumps({"temperature": 0, "seed": 1})
+
+    def fresh(theme: str, width: int, height: int, path: str = "") -> Page:
+        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
+        context.add_init_script(f"localStorage.setItem('settings', '{greedy}')")
+        page = context.new_page()
+        page.goto(url + path)
+        page.locator('.light[data-link="connected"]').wait_for()
+        return page
+
+    def keep(page: Page, name: str) -> None:
+        page.wait_for_timeout(500)
+        Image.open(io.BytesIO(page.screenshot())).convert("RGB").save(folder / f"{name}.webp", quality=90, method=6)
+        page.context.close()
+
+    for name, theme, size in (("dark", "dark", (1440, 810)), ("light", "light", (1440, 810)), ("phone", "dark", WINDOWS["phone"])):
+        page = fresh(theme, *size)
+        page.get_by_role("button", name=re.compile("^A stack as a class")).click()
+        page.evaluate(TITLED, "Complete")
+        page.locator(".wb-tab").first.click()
+        page.locator(".wb-code").evaluate("e => (e.scrollTop = 0)")
+        keep(page, f"playground-{name}")
+    page = fresh("dark", 1440, 810, "race")
+    page.get_by_role("button", name="Start").click()
+    page.locator(".lane.a .s-complete").wait_for()
+    page.locator(".lane.b .s-complete").wait_for()
+    keep(page, "race")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="some of WINDOW-THEME-LANGUAGE, comma-separated")
+    parser.add_argument("--docs", action="store_true", help="the pictures of the documentation instead")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    product = Product(ENGINE_BACKEND=SYNTHETIC).start()
+    product = Product(**({} if args.docs else {"ENGINE_BACKEND": SYNTHETIC})).start()
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
+            if args.docs:
+                return documentation(browser, product.url, args.folder)
             for window in WINDOWS:
                 for theme in ("dark", "light"):
                     for language in ("en", "fr"):

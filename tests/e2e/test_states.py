@@ -188,12 +188,12 @@ def test_a_system_prompt_a_preset_and_a_prompt_of_the_gallery_go_with_the_reques
     sheet.get_by_role("textbox", name="System prompt").fill("You write short Python.")
     sheet.get_by_role("textbox", name="Most tokens").fill("30")
     sheet.get_by_role("button", name="Close").click()
-    page.get_by_role("button", name=re.compile("^Is it a prime number")).click()
+    page.get_by_role("button", name=re.compile("^A stack as a class")).click()
     expect(page).to_have_title(re.compile("^Complete"), timeout=SLOW)
     chat = page.evaluate("path => fetch(path).then(r => r.json())", f"/api/conversations/{page.url.rsplit('/', 1)[1]}")
     asked, answer = chat["messages"]
     stored = answer["generation"]
-    assert asked["content"].startswith("Write a Python function is_prime")
+    assert asked["content"].startswith("Write a Python class Stack")
     assert stored["system_prompt"] == "You write short Python."
     params = stored["params"]
     assert (params["temperature"], params["seed"], params["max_tokens"]) == (0, 1, 30)

@@ -16,16 +16,16 @@ export function galleryPrompts(): GalleryPrompt[] {
     prompt,
   });
   return [
-    of("prime", "Python", 200, "Write a Python function is_prime(n) that returns True when n is a prime number. Show how to call it."),
-    of("dataclass", "Python", 250, "Write a Python dataclass Person with name, age and email, and a function that reads a list of them from CSV text."),
-    of("page", "HTML", 350, "Write one HTML file with a heading, a button and a counter that goes up by one when the button is clicked."),
+    of("stack", "Python", 230, "Write a Python class Stack with push, pop and peek, and a short example."),
+    of("gcd", "Python", 90, "Write a Python function gcd(a, b) that uses a while loop."),
+    of("reverse", "JavaScript", 160, "Write a JavaScript function that reverses a string. Add two examples with console.log."),
     of("traceback", t("gal_kind_text"), 150, "Explain this error in two sentences: IndexError: list index out of range"),
-    of("fizz", "Python", 150, "Write FizzBuzz in Python for the numbers 1 to 30."),
     of("words", "Python", 200, "Write a Python function that counts how often each word occurs in a text. Use a dictionary."),
-    of("reverse", "JavaScript", 120, "Write a JavaScript function that reverses a string. Add two examples with console.log."),
     of("temperature", "Python", 150, "Write two Python functions that convert Celsius to Fahrenheit and back. Print a small table."),
-    of("sql", "SQL", 120, "Write an SQL query that lists the ten customers with the highest total of orders."),
     of("fibonacci", "Python", 150, "Write a Python generator that yields the Fibonacci numbers. Print the first 15."),
+    of("page", "HTML", 350, "Write one HTML file with a heading, a button and a counter that goes up by one when the button is clicked."),
+    of("fizz", "Python", 150, "Write FizzBuzz in Python for the numbers 1 to 30."),
+    of("sql", "SQL", 120, "Write an SQL query that lists the ten customers with the highest total of orders."),
     of("regex", "Python", 150, "Write a Python regular expression that finds dates such as 2024-05-31 in a text, with a short example."),
     of("list", t("gal_kind_text"), 200, "List five ways to make a Python loop faster. One sentence each."),
   ];

@@ -1,1 +1,0 @@
-import{_ as e}from"./layers-BjeK7XP9.js";var t=e===`fr`?`fr`:`en-GB`;export{t};
