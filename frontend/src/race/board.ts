@@ -19,7 +19,7 @@ export class Board {
   private runs: [Generation | null, Generation | null] = [null, null];
   private width = 0;
   private height = 0;
-  private drawnAt = 0;
+  private drawnAt = -Infinity;
 
   constructor() {
     this.yLabels.forEach((label, index) => (label.style.top = `${(100 * (3 - index)) / 3}%`));
@@ -33,7 +33,7 @@ export class Board {
     new ResizeObserver(([entry]) => {
       this.width = entry?.contentRect.width ?? 0;
       this.height = entry?.contentRect.height ?? 0;
-      this.drawnAt = 0;
+      this.drawnAt = -Infinity;
       this.draw(...this.runs);
     }).observe(this.plot);
     this.element = h(

@@ -106,7 +106,7 @@ export class Lane {
   private readonly plate = h("div", { class: "plate" });
   private readonly text: LaneText;
   private state: RunState | null = null;
-  private drawnAt = 0;
+  private drawnAt = -Infinity;
 
   constructor(
     readonly letter: "A" | "B",
@@ -182,7 +182,7 @@ export class Lane {
       this.state = state;
       this.lampBox.className = `lamp s-${state}`;
       this.lampBox.replaceChildren(lamp(state), t(`state_${state}`));
-      this.drawnAt = 0;
+      this.drawnAt = -Infinity;
     }
     this.curve.update({ waitMs: run && !run.ended && run.startedAt > 0 && run.samples.count === 0 ? now - run.startedAt : null, live: state === "streaming", held: state === "interrupted" || state === "reconnecting", rate: this.rate });
     if (now - this.drawnAt < 100) return drawn;
