@@ -214,6 +214,8 @@ class Tailer:
                     await self._compare_silent_feeds()
                     if await self._redis.set("reaper", 1, nx=True, px=int(REAP_SECONDS * 900)):
                         await database_sync_to_async(services.generations_reap)()
+            except redis.RedisError as error:
+                log.warning("housekeeping failed: %s", error)
             except Exception:
                 log.exception("housekeeping failed")
 

@@ -1,10 +1,13 @@
 """The real ``openai`` package, and a raw connection, against the running product."""
 
 import asyncio
+import http.server
 import json
+import socketserver
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from urllib.request import Request, urlopen
@@ -183,3 +186,21 @@ def test_tokens_arrive_as_they_are_made(synthetic, fast):
                     text += piece
     assert is_prefix(text) and len(text) > len(ANSWER) / 2
     assert len(arrivals) > 30 and arrivals[-1] - arrivals[0] > 0.8
+
+
+PAGE_OF_ANOTHER_SITE = """async ([url, key, model]) => {
+  const headers = { "Authorization": `Bearer ${key}`, "Content-Type": "application/json", "X-Stainless-Lang": "js" };
+  const body = JSON.stringify({ model, messages: [{ role: "user", content: "Hi" }], max_tokens: 40, stream: true });
+  const answer = await fetch(url + "v1/chat/completions", { method: "POST", headers, body });
+  return [answer.status, answer.headers.get("x-request-id"), answer.headers.get("x-ratelimit-limit-requests"), await answer.text()];
+}"""
+
+
+def test_a_page_of_another_site_streams_with_a_key(synthetic, fast, page):
+    with socketserver.TCPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        page.goto(f"http://127.0.0.1:{other.server_address[1]}/")
+        status, request_id, limit, text = page.evaluate(PAGE_OF_ANOTHER_SITE, [synthetic.url, fast.api_key, MODEL])
+        other.shutdown()
+    assert status == 200 and request_id.startswith("req_") and int(limit) > 0
+    assert "Here" in text and text.endswith("data: [DONE]\n\n")

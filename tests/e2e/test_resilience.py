@@ -55,6 +55,22 @@ def test_a_killed_engine_ends_the_answer_and_is_loaded_again(synthetic):
         assert is_prefix(text_of(client.to_end()))
 
 
+def test_a_killed_redis_loses_no_token_of_a_running_answer_and_new_sockets_work(synthetic):
+    cookies = synthetic.visit()
+    with synthetic.socket(cookies) as client:
+        accepted = client.generate("Go on", max_tokens=1000)
+        seen = [client.receive("delta") for _ in range(20)]
+        synthetic.child("valkey").kill()
+        rest = client.to_end()
+        assert is_prefix(text_of(seen) + text_of(rest)) and rest[-1]["finish_reason"] == "length"
+        stored = synthetic.get(f"/api/generations/{accepted['generation_id']}", cookies)
+        assert (stored["state"], stored["text"]) == ("done", text_of(seen) + text_of(rest))
+    for _ in range(2):
+        with synthetic.socket(cookies) as client:
+            client.generate("Again", max_tokens=20)
+            assert is_prefix(text_of(client.to_end()))
+
+
 def test_stop_while_streaming_and_while_queued_and_two_viewers(synthetic):
     cookies = synthetic.visit()
     with synthetic.socket(cookies) as client, synthetic.socket(cookies) as other:
