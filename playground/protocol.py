@@ -35,7 +35,7 @@ resumes from the last one it has loses and repeats nothing.
 
 Error codes: `malformed`, `invalid_request`, `empty_prompt`, `prompt_too_long`, `message_too_large`, `unknown_model`, `not_found`,
 `queue_full`, `rate_limited`, `unavailable`, `error`; an error that ends a generation (it has an `event_id`) carries the engine's
-code (`device_error`, `invalid_numbers`, ...) or `internal`.
+code (`device_error`, `invalid_numbers`, ...), `internal` or `not_stored`.
 """
 
 
