@@ -44,7 +44,7 @@ class ChatTemplate:
             return self._template.render(
                 messages=messages, add_generation_prompt=add_generation_prompt, tools=None, documents=None, **self._tokens
             )
-        except (jinja2.TemplateError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        except Exception as error:  # foreign code
             raise InvalidRequest(f"The model's chat template does not take these messages: {error}") from error
 
 

@@ -21,9 +21,9 @@ def read(folder: Path) -> TokenizerSpec:
     else:
         raise ModelError(f"{folder} has no tokenizer: neither tokenizer.json nor tokenizer.model is there.")
     generation, config = _json(folder / "generation_config.json"), _json(folder / "config.json")
-    bos_id = _id(pipeline, _content(settings.get("bos_token")), config.get("bos_token_id"))
-    eos_id = _id(pipeline, _content(settings.get("eos_token")), None)
-    eos_ids = {eos_id, *_ids(generation.get("eos_token_id")), *_ids(config.get("eos_token_id"))} - {None}
+    bos_id = _id(pipeline, _content(folder, settings, "bos_token"), next(iter(_ids(folder, config, "bos_token_id")), None))
+    eos_id = _id(pipeline, _content(folder, settings, "eos_token"), None)
+    eos_ids = {eos_id, *_ids(folder, generation, "eos_token_id"), *_ids(folder, config, "eos_token_id")} - {None}
     adds_bos = settings.get("add_bos_token", adds_bos_by_default)
     if adds_bos is None:
         adds_bos = bos_id is not None and pipeline.encode("", add_special_tokens=True).ids[:1] == [bos_id]
@@ -93,7 +93,10 @@ def _chat_template(folder: Path, settings: dict) -> str | None:
         return (folder / "chat_template.jinja").read_text(encoding="utf-8")
     template = settings.get("chat_template") or _json(folder / "chat_template.json").get("chat_template")
     if isinstance(template, list):  # several named ones
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+        named = (entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default")
+        template = next(named, {}).get("template")
+    if template is not None and not isinstance(template, str):
+        raise ModelError(f"{folder}: chat_template must be text, or a list of named ones; got {template!r}.")
     return template
 
 
@@ -113,8 +116,13 @@ def _steps(decoder) -> list[dict]:
     return state.get("decoders", [state])
 
 
-def _content(token: str | dict | None) -> str | None:
-    return token["content"] if isinstance(token, dict) else token
+def _content(folder: Path, settings: dict, key: str) -> str | None:
+    """The text of a special token, which may be an object with more about it."""
+    token = settings.get(key)
+    text = token.get("content") if isinstance(token, dict) else token
+    if text is not None and not isinstance(text, str):
+        raise ModelError(f"{folder}: {key} must be text; got {text!r}.")
+    return text
 
 
 def _id(pipeline: Pipeline, token: str | None, default: int | None) -> int | None:
@@ -122,14 +130,21 @@ def _id(pipeline: Pipeline, token: str | None, default: int | None) -> int | Non
     return default if found is None else found
 
 
-def _ids(value: int | list[int] | None) -> list[int]:
-    return value if isinstance(value, list) else [] if value is None else [value]
+def _ids(folder: Path, settings: dict, key: str) -> list[int]:
+    value = settings.get(key)
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(type(i) is int and i >= 0 for i in ids):
+        raise ModelError(f"{folder}: {key} must be a token id or a list of them; got {value!r}.")
+    return ids
 
 
 def _json(path: Path) -> dict:
     if not path.is_file():
         return {}
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ModelError(f"{path} is no valid JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ModelError(f"{path} must hold a JSON object.")
+    return data

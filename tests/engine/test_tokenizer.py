@@ -1,6 +1,8 @@
 """Tokenizers of all three sources against golden data, Transformers and SentencePiece; typed text never becomes markup."""
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -238,3 +240,30 @@ def load_tokenizer_once(folder):
 def test_half_a_character_is_refused_by_its_place(smollm2):
     with pytest.raises(InvalidRequest, match="character 2 is half a character"):
         smollm2.encode("a\udcffb")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("tokenizer_config.json", [], "tokenizer_config.json must hold a JSON object."),
+        ("generation_config.json", 3, "generation_config.json must hold a JSON object."),
+        ("tokenizer_config.json", {"bos_token": 7}, "bos_token must be text; got 7."),
+        ("tokenizer_config.json", {"eos_token": {"content": ["x"]}}, "eos_token must be text; got ['x']."),
+        ("generation_config.json", {"eos_token_id": ["x"]}, "eos_token_id must be a token id or a list of them; got ['x']."),
+        ("config.json", {"eos_token_id": {}}, "eos_token_id must be a token id or a list of them; got {}."),
+        ("tokenizer_config.json", {"chat_template": 5}, "chat_template must be text, or a list of named ones; got 5."),
+    ],
+)
+def test_settings_of_another_kind_are_refused_by_name(json_folder, tmp_path, file, content, message):
+    folder = shutil.copytree(json_folder, tmp_path / "model")
+    (folder / "chat_template.jinja").unlink()
+    (folder / file).write_text(json.dumps(content))
+    with pytest.raises(ModelError, match=re.escape(message)):
+        load_tokenizer(str(folder))
+
+
+def test_whatever_a_chat_template_raises_is_said_in_one_error(json_folder, tmp_path):
+    folder = shutil.copytree(json_folder, tmp_path / "model")
+    (folder / "chat_template.jinja").write_text("{{ 1 / 0 }}")
+    with pytest.raises(InvalidRequest, match="does not take these messages: division by zero"):
+        load_tokenizer(str(folder)).render_chat([{"role": "user", "content": "x"}])
