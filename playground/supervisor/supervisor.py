@@ -170,9 +170,9 @@ class Progress:
         if self._terminal:
             filled = round(30 * fraction)
             print(f"\r\033[K  [{'#' * filled}{'.' * (30 - filled)}] {fraction:4.0%}  {detail[:60]}", end="", flush=True)
-        elif int(4 * fraction) != self._shown:
+        elif self._shown is None or int(4 * fraction) > self._shown:
             print(f"  {fraction:4.0%}  {detail}", flush=True)
-        self._shown = int(4 * fraction)
+        self._shown = max(int(4 * fraction), self._shown or 0)
 
     def end(self) -> None:
         if self._terminal and self._shown is not None:

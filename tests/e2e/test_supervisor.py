@@ -98,6 +98,19 @@ def test_a_setting_of_the_wrong_kind_is_one_line(tmp_path):
         assert refusal(tmp_path, **{name: wrong}).startswith(f"error: {name}: ")
 
 
+def test_progress_never_goes_back(capsys):
+    progress = supervisor.Progress()
+    for fraction, detail in (
+        (0.0, "Starting"),
+        (0.5, "Layer 2 of 4"),
+        (0.55, "Layer 3 of 4"),
+        (1.0, "Weights loaded"),
+        (0.0, "Warming up"),
+    ):
+        progress.show(fraction, detail)
+    assert capsys.readouterr().out == "    0%  Starting\n   50%  Layer 2 of 4\n  100%  Weights loaded\n"
+
+
 def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 5_000_000))
     with pytest.raises(supervisor.CannotStart, match="has 5 MB free; 200 MB are needed"):
