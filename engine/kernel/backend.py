@@ -60,16 +60,16 @@ class MonokernelBackend:
             raise ModelError(f"{model}: {reason}.")
         shard = peers.shard if peers else None
         self.eos_ids = frozenset(config.eos_ids)
+        self.weights = load_weights(source, config, dtype=self.dtype, device=device, shard=shard, on_progress=report)
+        self.context_tokens = self._fit_context(context_tokens, ranks)
         try:
-            self.weights = load_weights(source, config, dtype=self.dtype, device=device, shard=shard, on_progress=report)
-            self.context_tokens = self._fit_context(context_tokens, ranks)
             self.control = Control(self.context_tokens, device, rank=shard.rank if shard else 0)
             self.params = ParamBlock(device)
             self.cache = KVCache.allocate(config, self.context_tokens, self.dtype, device, ranks)
             self.portable = PortablePath(config, self.weights, self.cache, self.control, self.params, device, peers)
         except torch.OutOfMemoryError as error:
             raise DeviceError(
-                f"{model}: no memory left on GPU {device.index or 0} for the weights and a context of {self.context_tokens:,} tokens."
+                f"{model}: no memory left on GPU {device.index or 0} for a context of {self.context_tokens:,} tokens beside the weights."
             ) from error
         self.path: KernelPath = self.portable
         self._ids = torch.zeros(self.context_tokens + 1, dtype=torch.int32, device=device)
