@@ -35,8 +35,8 @@ def tokenizer(model: str):
 
 
 def warm_up() -> None:
-    """Load the default model's tokenizer in the background, so that the first prompt does not wait for it."""
-    threading.Thread(target=tokenizer, args=(config.model_names[0],), name="tokenizer", daemon=True).start()
+    """Load the default model's tokenizer, with its table of bytes, in the background, so that the first prompt does not wait for it."""
+    threading.Thread(target=lambda: tokenizer(config.model_names[0]).stream(), name="tokenizer", daemon=True).start()
 
 
 def count_prompt_tokens(model: str, request: dict) -> int:
