@@ -11,6 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from engine.models import resolve
+from tests.benchmarks.browser_cost import markdown_text
 from tests.e2e.conftest import ROOT, SYNTHETIC, Product, is_prefix, wait_for
 
 pytestmark = pytest.mark.e2e
@@ -140,6 +141,31 @@ def test_every_past_answer_shows_its_curve_after_a_reload(page: Page):
     assert page.locator(".trace canvas").evaluate(inked) > 200
     page.get_by_role("button", name="How this is measured").click()
     assert page.get_by_role("dialog").locator("tbody tr").count() >= 5
+
+
+def test_a_long_stored_answer_opens_at_its_end_and_does_not_jump_when_one_scrolls_up(page: Page):
+    messages = [
+        {"id": "1", "parent_id": None, "role": "user", "content": "All of it"},
+        {"id": "2", "parent_id": "1", "role": "assistant", "content": markdown_text(60)},
+    ]
+    made = page.evaluate(
+        """body => fetch('/api/conversations/import', {method: 'POST', body: JSON.stringify(body), headers: {
+          'Content-Type': 'application/json', 'X-CSRFToken': document.cookie.match(/csrftoken=([^;]+)/)[1]}}).then(r => r.json())""",
+        {"title": "Long", "messages": messages},
+    )
+    page.goto(f"{page.url}c/{made['id']}")
+    expect(page.locator(".ans")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("n000598")).to_be_in_viewport(timeout=SLOW)  # near the end, never drawn before
+    page.mouse.move(300, 400)
+    for _ in range(15):
+        page.evaluate(
+            "() => { window.seen = document.elementsFromPoint(300, 300).find(e => e.closest('.part'));"
+            " window.before = [seen.getBoundingClientRect().top, document.querySelector('.log').scrollTop]; }"
+        )
+        page.mouse.wheel(0, -300)
+        page.wait_for_function("() => document.querySelector('.log').scrollTop !== before[1]")
+        page.wait_for_timeout(100)
+        assert abs(page.evaluate("seen.getBoundingClientRect().top - before[0]") - 300) < 3
 
 
 def test_edits_and_regenerations_are_branches_to_walk_between(page: Page):
