@@ -45,23 +45,26 @@ def results(backend: "MonokernelBackend | MultiGpuBackend") -> dict:
     return found
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=[(name, kernel) for name in MODELS for kernel in ("portable", "gluon")], ids=" ".join)
 def one(request):
-    name = request.param
-    backend = MonokernelBackend(name, dtype=MODELS[name], context_tokens=CONTEXT, kernel="portable", measure_bandwidth=False)
-    return name, results(backend)
+    name, kernel = request.param
+    backend = MonokernelBackend(name, dtype=MODELS[name], context_tokens=CONTEXT, kernel=kernel, measure_bandwidth=False)
+    return name, kernel, results(backend)
 
 
 @pytest.mark.parametrize("gpus", counts())
 def test_several_gpus_agree_with_one(one, gpus):
-    name, single = one
-    several = results(make_backend(name, gpus=gpus, dtype=MODELS[name], context_tokens=CONTEXT, measure_bandwidth=False))
+    name, kernel, single = one
+    if (name, kernel, gpus) == ("random:laneformer-2b", "gluon", 8):
+        pytest.skip("the fast path takes pairs of lanes")
+    settings = {"dtype": MODELS[name], "context_tokens": CONTEXT, "kernel": kernel, "measure_bandwidth": False}
+    several = results(make_backend(name, gpus=gpus, **settings))
     a, b = single["logits"], several["logits"]
     error = ((a - b).norm() / a.norm()).item()
     agree = (a.argmax(-1) == b.argmax(-1)).float().mean().item()
     speeds = single["speed"].decode_tokens_per_s, several["speed"].decode_tokens_per_s
     times = several["speed"].ttft_ms, single["speed"].ttft_ms
-    print(f"\n{name}, portable kernel, {gpus} GPUs: {speeds[1]:.1f} tokens/s, {speeds[1] / speeds[0]:.2f} x one GPU ({speeds[0]:.1f})")
+    print(f"\n{name}, {kernel} kernel, {gpus} GPUs: {speeds[1]:.1f} tokens/s, {speeds[1] / speeds[0]:.2f} x one GPU ({speeds[0]:.1f})")
     print(f"TTFT {times[0]:.2f} ms, one GPU {times[1]:.2f}; waits for peers, us per token: {several['waits']}")
     print(f"logits of {POSITIONS} positions: relative error {error:.1e}, top-1 {agree:.4f}, equal bits: {torch.equal(a, b)}")
     assert error < 2e-3 and agree > 0.99

@@ -21,7 +21,9 @@ AT_ONCE = gl.constexpr(1)
 AGREEMENT = gl.constexpr(2)
 AT_EXCHANGE = gl.constexpr(11)  # place of engine.kernel.control.PLACES
 PEER_LOST = gl.constexpr(4)  # engine.kernel.control.ERROR_PEER_LOST
-SHARE = gl.constexpr(8)  # a wait for another rank takes this part of the limit of other waits: about half a second
+SHARE = gl.constexpr(
+    32
+)  # a wait for another rank takes this part of the limit of other waits: half a second where all CTAs poll one counter
 
 
 @gluon.jit
@@ -84,7 +86,7 @@ def begin_launch(C: gl.constexpr, ready, launch, away, pid, guard):
                 gl.store(there(ready + C.rank, away[r]), launch)
     for r in gl.static_range(gl.constexpr(C.ranks)):
         if r != C.rank:
-            wait_count(ready + r, launch, (guard[0], guard[1], (PEER_LOST << 28) + (AT_EXCHANGE << 24) + pid))
+            wait_count(ready + r, launch, peer_guard(guard, 0, pid))
 
 
 @gluon.jit

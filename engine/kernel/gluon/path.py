@@ -76,7 +76,9 @@ class GluonPath:
         self._allocate(device, peers)
         self._descriptors()
         for plan in dict.fromkeys(self.plans.values()):
-            self.compile(plan)
+            kernel = self.compile(plan)
+            if peers:  # loaded too: ranks must not wait for each other inside a launch
+                kernel._init_handles()
 
     def _allocate(self, device: torch.device, peers: Peers | None) -> None:
         plan = self.plan

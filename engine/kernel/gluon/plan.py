@@ -432,8 +432,6 @@ def _present_layers(config: ModelConfig) -> int:
 def unsupported(config: ModelConfig, ctas: int, shard: Shard = Shard()) -> str | None:  # noqa: B008
     """Why the fast path cannot run this model on such ranks, or None."""
     all_lanes, reductions = config.n_lanes, config.layer_reductions
-    if all_lanes == 1 and shard.ranks > 1:
-        return f"one lane on {shard.ranks} GPUs"
     if all_lanes > 1 and all_lanes // shard.ranks % 2:
         return f"{all_lanes} lanes on {shard.ranks} GPUs (each takes pairs of lanes)"
     present = _present_layers(config)
