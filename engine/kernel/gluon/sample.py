@@ -120,7 +120,16 @@ def state_of(top, token, tok, stop_ids, abort, max_tokens, C: gl.constexpr):
     state = gl.where(is_stop != 0, FINISH_STOP, gl.where(tok + 1 >= max_tokens, FINISH_LENGTH, RUNNING))
     state = gl.where(top >= STOP, FINISH_CANCELLED, gl.where(top >= BAD, FINISH_ERROR, state))
     state = gl.where((top < BAD) & ((token < 0) | (token >= C.all_vocab)), FINISH_ERROR, state)
-    return gl.where(load_relaxed(abort) != 0, FINISH_ERROR, state)
+    return gl.where(aborted(abort, C) != 0, FINISH_ERROR, state)
+
+
+@gluon.jit
+def aborted(abort, C: gl.constexpr):
+    """The abort word. With several ranks it may be written at any time: all threads must take the same one, or they would part ways."""
+    if C.ranks == 1:
+        return load_relaxed(abort)
+    else:
+        return gl.max(load_relaxed(abort + 0 * gl.arange(0, 128, layout=gl.BlockedLayout([1], [32], [4], [0]))), axis=0)
 
 
 # --- drawing: see engine/sampling.py for the definition -------------------------------------------------------------------------
