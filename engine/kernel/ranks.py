@@ -76,6 +76,9 @@ def check(config: ModelConfig, ranks: int) -> None:
     found = torch.cuda.device_count()
     if found < ranks:
         raise DeviceError(f"{ranks} GPUs were asked for; this machine has {found}.")
+    sizes = [torch.cuda.get_device_properties(gpu).multi_processor_count for gpu in range(ranks)]
+    if len(set(sizes)) > 1:
+        raise DeviceError(f"The GPUs of one engine must be of one kind; these have {sizes} multiprocessors. Use one GPU.")
     for one in range(ranks):
         for other in range(ranks):
             if one != other and not torch.cuda.can_device_access_peer(one, other):
