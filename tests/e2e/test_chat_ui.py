@@ -264,7 +264,7 @@ def test_chats_are_found_renamed_deleted_with_undo_exported_and_imported(page: P
     page.get_by_role("textbox", name="Title").press("Enter")
     drawer.get_by_role("searchbox").fill("Cheapest")
     drawer.get_by_role("button", name="More for Cheapest path").click()
-    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Delete", exact=True).click()
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Undo").click()
     expect(page.locator(".me")).to_contain_text("Dijkstra", timeout=SLOW)
@@ -289,7 +289,7 @@ def test_a_chat_with_a_link_asks_once_before_it_goes(page: Page, synthetic: Prod
     address = synthetic.url.rstrip("/") + link["url"]
     page.get_by_role("button", name="Chats", exact=True).click()
     page.get_by_role("button", name="More for A shared chat").click()
-    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Delete", exact=True).click()
     question = page.get_by_role("dialog", name="Delete “A shared chat”?")
     expect(question).to_contain_text("Its link stops working for everybody who has it.")
     expect(question.get_by_role("button", name="Cancel")).to_be_focused()
@@ -297,8 +297,8 @@ def test_a_chat_with_a_link_asks_once_before_it_goes(page: Page, synthetic: Prod
     question.get_by_role("button", name="Cancel").click()
     assert page.request.get(address).status == 200
     page.get_by_role("button", name="More for A shared chat").click()
-    page.get_by_role("button", name="Delete").click()
-    question.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Delete", exact=True).click()
+    question.get_by_role("button", name="Delete", exact=True).click()
     expect(page).to_have_url(synthetic.url)
     page.get_by_role("button", name="Chats", exact=True).click()
     expect(page.get_by_text("No chats yet.")).to_be_visible(timeout=SLOW)

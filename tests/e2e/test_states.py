@@ -210,7 +210,7 @@ def test_deleting_a_chat_stops_its_running_answer(synthetic: Product, page: Page
     generation = page.evaluate(read, path)["messages"][-1]["generation"]["id"]
     page.get_by_role("button", name="Chats", exact=True).click()
     page.get_by_role("button", name="More for A long one").click()
-    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Delete", exact=True).click()
     expect(page.get_by_role("button", name="Undo")).to_be_visible()
     page.goto(synthetic.url)  # leaving does what could still be undone
     expect(page.get_by_text("Connected")).to_be_visible(timeout=SLOW)
