@@ -103,8 +103,10 @@ export class Board {
     }
     this.yLabels.forEach((label, index) => setText(label, num(Math.round((top * index) / 3))));
     this.xLabels.forEach((label, index) => setText(label, axisSeconds(scale, index)));
-    this.tag("A", a, x, y);
-    this.tag("B", b, x, y);
+    const ends = [a, b].map((run) => (run ? [x(run.samples.lastMs), y(run.tokens)] : [Infinity, Infinity])) as [number, number][];
+    const near = Math.abs(ends[0]![0] - ends[1]![0]) < 180 && Math.abs(ends[0]![1] - ends[1]![1]) < 24;
+    this.tag("A", a, x, y, near || ends[0]![0] > this.width * 0.6);
+    this.tag("B", b, x, y, near ? ends[1]![0] > this.width - 160 : ends[1]![0] > this.width * 0.6, near);
     this.chart.setAttribute("aria-label", `${t("race_lane_chart")}. A: ${this.words(a)}. B: ${this.words(b)}.`);
   }
 
@@ -126,14 +128,14 @@ export class Board {
     return run.ended ? t("race_finished", { s: seconds(run.totalMs ?? 0) }) : t("race_at", { n: run.tokens, s: seconds(run.samples.lastMs) });
   }
 
-  private tag(letter: "A" | "B", run: Generation | null, x: (ms: number) => number, y: (n: number) => number): void {
+  /** `before`: ends at its point, over it, else begins under it; `under`: under it in any case, as the other tag stands over it. */
+  private tag(letter: "A" | "B", run: Generation | null, x: (ms: number) => number, y: (n: number) => number, before: boolean, under = false): void {
     const tag = this.tags[letter];
     tag.hidden = !run || run.samples.count === 0;
     if (tag.hidden || !run) return;
     const left = x(run.samples.lastMs);
-    const right = left > this.width * 0.6;
-    tag.classList.toggle("before", right);
-    tag.style.transform = `translate(${left.toFixed(0)}px, ${y(run.tokens).toFixed(0)}px)${right ? " translate(-100%, -34px)" : ""}`;
+    tag.classList.toggle("before", before);
+    tag.style.transform = `translate(${left.toFixed(0)}px, ${y(run.tokens).toFixed(0)}px)${before ? ` translate(-100%, ${under ? 0 : -34}px)` : ""}`;
     tag.replaceChildren(h("b", null, letter), ` ${this.words(run)}`);
   }
 }

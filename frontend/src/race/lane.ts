@@ -62,7 +62,7 @@ class LaneText {
         this.finishLine();
         this.line = document.createTextNode(part);
         const code = h("span", { class: "c" }, this.line);
-        this.list.append(h("li", null, h("span", { class: "t", "aria-hidden": "true" }, (engineMs / 1000).toFixed(3)), h("span", { class: "n", "aria-hidden": "true" }, String(++this.count)), code));
+        this.list.append(h("li", null, h("span", { class: "t", "aria-hidden": "true" }, seconds(engineMs)), h("span", { class: "n", "aria-hidden": "true" }, String(++this.count)), code));
       } else if (part) this.line.appendData(part);
     });
   }
@@ -212,7 +212,8 @@ export class Lane {
     if (state === "streaming") return t(run?.samples.live()?.windowMs === 1000 ? "sub_live_1s" : "sub_live");
     if (state === "complete") return t("sub_complete");
     if (state === "stopped") return t("sub_stopped", { n: run?.tokens ?? 0 });
-    if (state === "queued") return run?.position ? t("sub_queued", { n: run.position - 1 }) : t("sub_sent");
+    if (state === "queued" && run?.position) return run.position === 1 ? t("sub_next") : t("sub_queued", { n: run.position - 1 });
+    if (state === "queued") return t("sub_sent");
     return run?.error ? errorText(run.error, run.tokens) : t(`state_${state}`);
   }
 }
