@@ -47,7 +47,7 @@ def import_conversation(request: HttpRequest, body: ConversationImport) -> Statu
 
 @transaction.atomic
 def conversation_import(*, owner: Owner, body: ConversationImport) -> Conversation:
-    """Raises InvalidParameter when the text is too large or a message hangs under one that does not come before it."""
+    """Raises InvalidParameter when the text is too large, an id comes twice or a message hangs under one that does not come before it."""
     size = sum(len(message.content.encode()) for message in body.messages)
     if size > config.max_message_bytes:
         raise InvalidParameter(f"This chat has {size / 1e6:.1f} MB of text; the limit is {config.max_message_bytes / 1e6:.0f} MB.")
@@ -55,6 +55,8 @@ def conversation_import(*, owner: Owner, body: ConversationImport) -> Conversati
     now = timezone.now()
     stored: dict[str, Message] = {}
     for place, message in enumerate(body.messages):
+        if message.id in stored:
+            raise InvalidParameter(f"Two messages have the id '{message.id}'.")
         if message.parent_id is not None and message.parent_id not in stored:
             raise InvalidParameter(f"Message '{message.id}' hangs under '{message.parent_id}', which does not come before it.")
         stored[message.id] = Message(

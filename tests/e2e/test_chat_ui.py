@@ -211,6 +211,50 @@ def test_reload_back_and_forward_show_the_right_answer_and_drafts_survive(page: 
     expect(box(page)).to_have_value("a draft")
 
 
+def test_what_is_typed_outlives_an_edit_a_change_of_chat_and_another_tab(page: Page, context: BrowserContext):
+    ask(page, "First wording", 30)
+    title(page, "Complete")
+    first, message = page.url, page.locator(".me")
+    box(page).fill("a draft")
+    message.get_by_role("button", name="Edit").click()
+    expect(box(page)).to_have_value("First wording")
+    page.get_by_role("button", name="Cancel").click()
+    expect(box(page)).to_have_value("a draft")
+    message.get_by_role("button", name="Edit").click()
+    box(page).fill("Second wording")
+
+    other = context.new_page()
+    other.goto(first)
+    expect(other.locator(".light")).to_have_text("Connected", timeout=SLOW)
+    expect(box(other)).to_have_value("a draft")
+    ask(other, "From the other tab", 30)
+    expect(page.locator(".me").last).to_contain_text("From the other tab", timeout=SLOW)
+    title(page, "Complete")
+    expect(box(page)).to_have_value("Second wording")
+    expect(page.locator(".editing")).to_be_visible()
+
+    page.get_by_role("button", name="New", exact=True).click()
+    expect(box(page)).to_have_value("")
+    page.go_back()
+    expect(box(page)).not_to_have_value("Second wording")
+    page.locator(".me").first.get_by_role("button", name="Edit").click()
+    expect(box(page)).to_have_value("Second wording")
+    box(page).press("Enter")
+    expect(page.locator(".me").last).to_contain_text("Second wording")
+    expect(page.locator(".editing")).to_be_hidden()
+
+
+def test_continue_leaves_the_box_as_it_is(page: Page):
+    ask(page, "Go on for long", 2000)
+    title(page, "Streaming")
+    page.get_by_role("button", name=re.compile("^Stop")).first.click()
+    title(page, "Stopped")
+    box(page).fill("half a thought")
+    page.get_by_role("button", name="Continue").first.click()
+    title(page, "Streaming")
+    expect(box(page)).to_have_value("half a thought")
+
+
 def test_enter_is_safe_while_an_input_method_composes(page: Page):
     box(page).fill("にほん")
     page.evaluate(

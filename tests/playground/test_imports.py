@@ -40,6 +40,8 @@ def test_bad_files_name_what_is_wrong(client, monkeypatch):
     answer = post(client, loose)
     assert answer.status_code == 400 and "'1'" in answer.json()["message"]
     assert post(client, {"title": "", "messages": []}).status_code == 400
+    answer = post(client, {"title": "", "messages": [*BODY["messages"], BODY["messages"][0]]})
+    assert answer.status_code == 400 and answer.json()["message"] == "Two messages have the id '1'."
     monkeypatch.setattr("playground.config.config.max_message_bytes", 10)
     answer = post(client, BODY)
     assert answer.status_code == 400 and "limit" in answer.json()["message"]

@@ -35,6 +35,8 @@ interface Pending {
   answer: Message;
   run: Generation;
   typed: Typed | null;
+  /** The message that was edited. */
+  edited: Message | null;
   code: PlainFile[];
 }
 
@@ -128,7 +130,7 @@ export class Playground {
         stop: () => this.stop(),
         openParameters: () => this.openParameters(),
         chooseModel: (name) => this.settings.set({ model: name }),
-        draft: (text) => drafts.save(this.conversation.id, text),
+        draft: (text) => drafts.save(this.draftKey(), text),
         editLast: () => this.editLast(),
         cancelEdit: () => this.endEdit(),
       },
@@ -246,13 +248,23 @@ export class Playground {
   }
 
   private showConversation(conversation: Conversation): void {
+    // The same chat anew (another tab has changed it): what is being typed or edited here stays.
+    const same = conversation.id !== null && conversation.id === this.conversation.id;
+    const edited = same && this.editing ? conversation.messages.get(this.editing.id) : undefined;
+    const typing = same && (!this.editing || edited !== undefined);
     this.conversation = conversation;
-    this.endEdit();
+    this.editing = edited ?? null;
+    this.composer.showEditing(this.editing !== null);
     this.clearErrors();
     this.codeToSend = [];
     this.redraw();
-    this.composer.set(drafts.load(conversation.id));
+    if (!typing) this.composer.set(drafts.load(conversation.id));
     this.history.mark();
+  }
+
+  /** An edit has a draft of its own, so that what was being typed comes back after it. */
+  private draftKey(): string | null {
+    return this.editing ? `edit:${this.editing.id}` : this.conversation.id;
   }
 
   /** Draws the chosen path: finished answers at once, running ones through the frame loop. */
@@ -346,7 +358,10 @@ export class Playground {
 
   private send(text: string): void {
     this.clearErrors();
-    const typed: Typed = text === this.composer.request ? this.composer.typed : { box: text, attachments: [] };
+    // "Continue", "Fix it" and the gallery send words of their own: what stands in the box stays there.
+    const own = text === this.composer.request;
+    const edited = own ? this.editing : null;
+    const typed: Typed = own ? this.composer.typed : { box: text, attachments: [] };
     const withCode = this.codeToSend.map((file) => `\`\`\`${file.language} ${file.name}\n${file.code}\n\`\`\``).join("\n\n");
     const content = withCode ? `${text}\n\n${t("my_code")}\n\n${withCode}` : text;
     if (!text.trim()) return this.showError(t("error_empty"), "empty_prompt");
@@ -354,19 +369,18 @@ export class Playground {
     if (content.length > limit) return this.showError(t("error_large", { mb: num(content.length / 1e6, 1), limit: num(limit / 1e6, 0) }), "message_too_large");
     if (this.running()) return;
     const conversation = this.conversation;
-    const parent = this.editing ? (this.editing.parentId === null ? null : (conversation.messages.get(this.editing.parentId) ?? null)) : (conversation.last ?? null);
+    const parent = edited ? (edited.parentId === null ? null : (conversation.messages.get(edited.parentId) ?? null)) : (conversation.last ?? null);
     const before = parent ? conversation.pathTo(parent) : [];
     const user: Message = { id: `new-${randomId()}`, parentId: parent?.id ?? null, role: "user", content, run: null };
-    const sent = this.request(user, before, { parent_id: parent?.id }, typed, this.editing !== null);
+    const sent = this.request(user, before, { parent_id: parent?.id }, typed, edited);
     if (!sent) return;
     this.codeToSend = [];
-    this.composer.clear();
-    drafts.save(conversation.id, "");
-    this.endEdit();
+    if (edited) this.endEdit();
+    else if (own) this.composer.clear();
   }
 
   /** Asks for an answer to `user`; a new message when `typed` is given, else one that is stored already. */
-  private request(user: Message, before: Message[], where: Partial<GenerateFrame>, typed: Typed | null, branch: boolean): boolean {
+  private request(user: Message, before: Message[], where: Partial<GenerateFrame>, typed: Typed | null, edited: Message | null): boolean {
     const conversation = this.conversation;
     const params = this.settings.params();
     const requestId = randomId();
@@ -387,9 +401,9 @@ export class Playground {
     const answer: Message = { id: `new-${requestId}`, parentId: user.id, role: "assistant", content: "", run };
     if (typed !== null) conversation.add(user);
     conversation.add(answer);
-    this.pending.set(requestId, { conversation, user: typed === null ? null : user, answer, run, typed, code: typed === null ? [] : this.codeToSend });
+    this.pending.set(requestId, { conversation, user: typed === null ? null : user, answer, run, typed, edited, code: typed === null ? [] : this.codeToSend });
     run.subscribe(() => this.schedule());
-    if (branch || typed === null) this.redrawUntil(answer);
+    if (edited || typed === null) this.redrawUntil(answer);
     else {
       this.log.addUser(user);
       this.log.addAnswer(answer);
@@ -457,12 +471,13 @@ export class Playground {
 
   /** Undoes what the page showed for a request that was not accepted; the typed text returns to the box. */
   private takeBack(pending: Pending): void {
-    const { conversation, user, answer, typed } = pending;
+    const { conversation, user, answer, typed, edited } = pending;
     conversation.remove(answer);
     if (user) conversation.remove(user);
     if (conversation !== this.conversation) return;
     this.redraw();
-    if (typed !== null && !this.composer.request) this.composer.restore(typed);
+    if (edited) this.startEdit(edited);
+    if (typed !== null && (edited || !this.composer.request)) this.composer.restore(typed);
   }
 
   private stop(): void {
@@ -478,7 +493,7 @@ export class Playground {
     if (!user) return;
     this.clearErrors();
     const before = this.conversation.pathTo(user).slice(0, -1);
-    this.request(user, before, { user_message_id: user.id }, null, true);
+    this.request(user, before, { user_message_id: user.id }, null, null);
   }
 
   private proceed(): void {
@@ -488,7 +503,7 @@ export class Playground {
   private startEdit(message: Message): void {
     if (this.running()) return;
     this.editing = message;
-    this.composer.set(message.content);
+    this.composer.set(drafts.load(this.draftKey()) || message.content);
     this.composer.showEditing(true);
     this.composer.focus();
   }
@@ -500,9 +515,10 @@ export class Playground {
 
   private endEdit(): void {
     if (!this.editing) return;
+    drafts.save(this.draftKey(), "");
     this.editing = null;
     this.composer.showEditing(false);
-    this.composer.set("");
+    this.composer.set(drafts.load(this.conversation.id));
   }
 
   private usePrompt(prompt: string): void {

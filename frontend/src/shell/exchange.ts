@@ -4,6 +4,9 @@ import { t } from "../i18n";
 import { downloadFile } from "./dom";
 
 const FORMAT = "playground-conversation-1";
+/** A message may hold the line that parts messages: it gets a backslash, and loses it when it is read. */
+const MARK = /^<!--(\\* (?:user|assistant|system) -->)$/gm;
+const ESCAPED_MARK = /^<!--\\(\\* (?:user|assistant|system) -->)$/gm;
 const HEADINGS: Record<string, string> = { user: "You", assistant: "Answer", system: "System" };
 
 function textOf(message: StoredMessage): string {
@@ -19,7 +22,7 @@ export function exportConversation(stored: StoredConversation, kind: "json" | "m
 
 export function toMarkdown(stored: StoredConversation): string {
   const parts = [`# ${stored.title}`];
-  for (const message of newestPath(stored.messages)) parts.push(`<!-- ${message.role} -->\n## ${HEADINGS[message.role]}`, textOf(message).trimEnd());
+  for (const message of newestPath(stored.messages)) parts.push(`<!-- ${message.role} -->\n## ${HEADINGS[message.role]}`, textOf(message).trimEnd().replace(MARK, "<!--\\$1"));
   return parts.join("\n\n") + "\n";
 }
 
@@ -39,13 +42,13 @@ export function readImport(fileName: string, text: string): ImportBody {
 }
 
 function fromJson(text: string): ImportBody {
-  let parsed: Partial<StoredConversation> & { format?: string };
+  let parsed: (Partial<StoredConversation> & { format?: string }) | null;
   try {
     parsed = JSON.parse(text) as typeof parsed;
   } catch {
     throw new ApiError(0, "import_invalid", t("import_not_json"));
   }
-  if (!Array.isArray(parsed.messages)) throw new ApiError(0, "import_invalid", t("import_not_ours"));
+  if (!Array.isArray(parsed?.messages) || !parsed.messages.every(isMessage)) throw new ApiError(0, "import_invalid", t("import_not_ours"));
   const messages = parsed.messages.map((message) => ({
     id: String(message.id),
     parent_id: message.parent_id ?? null,
@@ -55,12 +58,16 @@ function fromJson(text: string): ImportBody {
   return { title: String(parsed.title ?? ""), messages };
 }
 
+function isMessage(value: unknown): value is StoredMessage {
+  return typeof value === "object" && value !== null && typeof textOf(value as StoredMessage) === "string";
+}
+
 export function fromMarkdown(text: string): ImportBody {
-  const title = /^# (.+)$/m.exec(text)?.[1]?.trim() ?? "";
-  const parts = text.split(/^<!-- (user|assistant|system) -->\n## .*$/m);
+  const [head = "", ...parts] = text.replaceAll("\r\n", "\n").split(/^<!-- (user|assistant|system) -->\n## .*\n*/m);
+  const title = /^# (.+)$/m.exec(head)?.[1]?.trim() ?? "";
   const messages: ImportBody["messages"] = [];
-  for (let index = 1; index < parts.length; index += 2) {
-    const content = (parts[index + 1] ?? "").trim();
+  for (let index = 0; index < parts.length; index += 2) {
+    const content = (parts[index + 1] ?? "").trimEnd().replace(ESCAPED_MARK, "<!--$1");
     messages.push({ id: String(messages.length + 1), parent_id: messages.length ? String(messages.length) : null, role: parts[index] as string, content });
   }
   return { title, messages };
