@@ -134,6 +134,23 @@ describe("markdown", { timeout: 60_000 }, () => {
     }
   });
 
+  it.each([
+    ["quotes", "> ".repeat(5000)],
+    ["lists", "- ".repeat(5000)],
+    ["both", "> - ".repeat(2500)],
+    ["lines", Array.from({ length: 100 }, (_, level) => `${"  ".repeat(level)}- x`).join("\n")],
+  ])("takes deep %s as text", (_name, text) => {
+    const { html } = render(`${text}end\n\nafter`);
+    const root = document.createElement("div");
+    root.innerHTML = html;
+    let depth = 0;
+    for (let at = [...root.querySelectorAll("*")].at(-2); at && at !== root; at = at.parentElement ?? undefined) depth++;
+    expect(depth).toBeLessThan(70);
+    expect(root.textContent).toContain("end");
+    expect(root.textContent?.endsWith("after")).toBe(true);
+    for (const cut of [1, 7, 63, 64, 65, 66, 130]) expect(render(`${text}end\n\nafter`, [cut]).html).toBe(html);
+  });
+
   it("never changes what it has drawn", () => {
     const root = document.createElement("div");
     const view = new MarkdownView({ place: () => root, imageLabel: (alt) => alt, openFence: () => ({ append() {}, finish() {} }) });

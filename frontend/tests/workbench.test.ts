@@ -40,6 +40,20 @@ describe("colours of a line", () => {
   it("stops after a very long line's beginning", () => {
     expect(tokenizeLine("js", "1 ".repeat(50_000), "").spans.length).toBe(1000);
   });
+
+  it("spends no time on lines made to be slow", () => {
+    const before = process.cpuUsage().user;
+    for (const language of ["css", "html", "js", "python", "sql", "sh"]) {
+      for (const part of ["a-", "<", "/[", '"\\', "'", "<a '", "0x", "/*", "`", "--"]) tokenizeLine(language, part.repeat(1000), "");
+    }
+    expect((process.cpuUsage().user - before) / 1000).toBeLessThan(500); // ms
+  });
+
+  it("colours the properties of CSS, not its selectors", () => {
+    const words = (line: string): string[] => tokenizeLine("css", line, "").spans.filter((span) => span.cls === "ty").map((span) => line.slice(span.from, span.to));
+    expect(words("  font-size : 1px; --gap: 2px; color: red")).toEqual(["font-size", "--gap", "color"]);
+    expect(words("a:hover, p::before {")).toEqual([]);
+  });
 });
 
 describe("text that is written", () => {

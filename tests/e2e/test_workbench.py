@@ -7,6 +7,7 @@ test says exactly what code arrives and how fast.
 import io
 import json
 import re
+import socket
 import threading
 import time
 import zipfile
@@ -225,6 +226,13 @@ def test_the_enclosing_definition_stays_in_sight(bench: Bench):
     expect(page.locator(".wb-sn")).to_have_text("2")
 
 
+@pytest.mark.parametrize("part", ["> ", "- ", "> - "])
+def test_an_answer_of_deep_nesting_leaves_the_tab_alive(bench: Bench, part: str):
+    bench.ask(f"{part * 5000}deep\n\nafter\n", 20000)
+    expect(bench.page).to_have_title(re.compile("^Complete"), timeout=20_000)
+    expect(bench.page.locator(".ans .body")).to_contain_text("after")
+
+
 def test_editing_moves_nothing_and_the_edit_goes_with_the_next_request(bench: Bench, shot):
     page = bench.page
     bench.write("walk.py", PYTHON)
@@ -377,6 +385,22 @@ def test_python_runs_fails_asks_stops_and_runs_again(bench: Bench, shot):
     expect(bench.log).to_contain_text("well again")
 
 
+def test_a_run_of_python_leaves_nothing_to_the_next(bench: Bench):
+    bench.run("one.py", "import sys, io\nprint('one')\nsys.stdout = io.StringIO()\nprint('lost')\n")
+    expect(bench.log).to_have_text("one\n", timeout=60_000)
+    bench.run("two.py", "print('two')\nimport sys\nsys.stdout.close()\nsys.stderr = None\n")
+    expect(bench.log).to_have_text("two\n")
+    bench.ends("Finished")
+    task = "async def later():\n    while True:\n        await asyncio.sleep(0)\n        print('late')\n"
+    bench.run("three.py", f"import asyncio\n{task}asyncio.ensure_future(later())\nprint('three')\n")
+    expect(bench.log).to_have_text("three\n")
+    bench.run("four.py", "print('four')\nwhile True:\n    pass\n")
+    expect(bench.log).to_have_text("four\n")
+    bench.page.locator(".wb-console .btn.stop").click()
+    bench.ends("Stopped by you")
+    expect(bench.log).to_have_text("four\n")
+
+
 def test_javascript_runs_in_a_worker_that_always_stops(bench: Bench):
     page = bench.page
     bench.run("a.js", "console.log('now', [1, { a: 2 }]);\nsetTimeout(() => console.warn('later'), 50);\n")
@@ -489,6 +513,40 @@ fetch(SITE + "/fetch").then(() => "reached", (e) => e.name).then((r) => {
     assert bench.page.locator(".wb-preview iframe").get_attribute("sandbox") == "allow-scripts"
     bench.page.wait_for_timeout(500)
     assert asked == []
+
+
+def test_a_frame_in_a_page_is_no_way_out(bench: Bench):
+    """A frame within the frame has a WebRTC of its own, which sends packets past the policy."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.settimeout(1.5)
+        server = f"{{iceServers: [{{urls: 'stun:127.0.0.1:{listener.getsockname()[1]}'}}]}}"
+        call = f"pc = new RTCPeerConnection({server}); pc.createDataChannel('x'); pc.createOffer().then(o => pc.setLocalDescription(o))"
+        frame = f'<iframe srcdoc="<script>{call}</script>"></iframe>'
+        inner = frame.replace("</script>", r"<\/script>")
+        code = f"""<!doctype html>
+{frame}
+<div><template shadowrootmode=closed>{frame}</template></div>
+<p id=host></p>
+<script>
+Element.prototype.remove = Document.prototype.querySelector = () => null;
+document.body.insertAdjacentHTML('beforeend', `{inner}`);
+host.attachShadow({{mode: 'closed'}}).append(document.createRange().createContextualFragment(`{inner}`));
+console.log('end');
+</script>
+"""
+        bench.run("frames.html", code)
+        expect(bench.log).to_contain_text("end")
+        expect(bench.log).to_contain_text("Blocked: <iframe>. The preview has no network.")
+        with pytest.raises(TimeoutError):
+            listener.recv(100)
+
+
+def test_links_of_a_drawing_do_not_leave_the_preview(bench: Bench):
+    bench.run("chart.html", '<!doctype html>\n<svg><a href="https://example.org/x"><text y="20">bar</text></a></svg>\n')
+    bench.preview.locator("text").click()
+    expect(bench.log).to_contain_text("Blocked: https://example.org/x")
+    expect(bench.preview.locator("text")).to_be_visible()
 
 
 def test_a_loop_in_a_page_ends_with_an_error_at_its_line(bench: Bench):

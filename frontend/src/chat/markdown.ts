@@ -102,6 +102,8 @@ interface Fence {
   markdown: boolean;
 }
 
+/** Deeper quotes and lists are text: a browser ends the tab that lays out some thousand boxes within each other. */
+const MOST_NESTED = 32;
 const MARKER = /^( *)([-+*]|\d{1,9}[.)])( +)(?=\S)/;
 const EMPTY_ITEM = /^( *)([-+*]|\d{1,9}[.)]) *$/;
 const FENCE = /^( *)(`{3,}|~{3,})(.*)$/;
@@ -229,6 +231,7 @@ export class MarkdownView {
     for (;;) {
       rest = line.slice(at);
       if (!complete && UNDECIDED.test(rest)) return -1;
+      if (depth + fresh.length > MOST_NESTED) break;
       const quote = /^ {0,3}> ?/.exec(rest);
       if (quote) {
         if (!complete && quote[0].length === rest.length) return -1;

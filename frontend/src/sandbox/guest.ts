@@ -314,6 +314,29 @@ export function pageGuest(port: MessagePort, makeOutlet: typeof outlet, show: ty
   // The policy has no word for this way out that browsers know.
   for (const name of ["RTCPeerConnection", "webkitRTCPeerConnection"]) delete (window as unknown as Record<string, unknown>)[name];
 
+  // Nor for the one in a frame within the frame: such a frame goes before it has loaded. The methods are taken now, because the
+  // page's code may replace them later; a closed shadow root that comes as markup would hide a frame.
+  const fixed = (method: any): any => Function.prototype.call.bind(method);
+  const removeNode = fixed(Element.prototype.remove);
+  const findIn = fixed(Document.prototype.querySelector);
+  const findBelow = fixed(DocumentFragment.prototype.querySelector);
+  const attach = fixed(Element.prototype.attachShadow);
+  const forbidFrames = (root: Node, find: (root: Node, selector: string) => Element | null): void => {
+    const removeFrames = (): void => {
+      for (let frame = find(root, "iframe"); frame; frame = find(root, "iframe")) {
+        removeNode(frame);
+        out.write("warn", `${blockedMessage.replace("{what}", "<iframe>")}\n`);
+      }
+    };
+    new MutationObserver(removeFrames).observe(root, { childList: true, subtree: true });
+  };
+  Element.prototype.attachShadow = function (init) {
+    const root = attach(this, init);
+    forbidFrames(root, findBelow);
+    return root;
+  };
+  for (const scope of [Element.prototype, ShadowRoot.prototype]) delete (scope as unknown as Record<string, unknown>)["setHTMLUnsafe"];
+
   // Called by the code that the loop guard put into every loop: a task that loops for 2 s without a pause is ended.
   let armed = false;
   let since = 0;
@@ -368,13 +391,13 @@ export function pageGuest(port: MessagePort, makeOutlet: typeof outlet, show: ty
     document.addEventListener("securitypolicyviolation", (event) => out.write("warn", `${blockedMessage.replace("{what}", event.blockedURI)}\n`));
     // A frame without allow-forms fires no submit event, and it must not follow links: both are done here.
     window.addEventListener("click", (event) => {
-      const target = event.composedPath().find((node): node is HTMLElement => node instanceof HTMLElement && /^(A|BUTTON|INPUT)$/.test(node.tagName));
+      const target = event.composedPath().find((node): node is Element => node instanceof Element && /^(a|area|button|input)$/i.test(node.tagName));
       if (!target || event.defaultPrevented) return;
-      if (target instanceof HTMLAnchorElement) {
-        const href = target.getAttribute("href");
+      if (/^a/i.test(target.tagName)) {
+        const href = target.getAttribute("href") ?? target.getAttribute("xlink:href");
         if (href === null || /^(#|javascript:)/i.test(href)) return;
         event.preventDefault();
-        out.write("warn", `${blockedMessage.replace("{what}", target.href)}\n`);
+        out.write("warn", `${blockedMessage.replace("{what}", href)}\n`);
       } else if ((target instanceof HTMLButtonElement || target instanceof HTMLInputElement) && /^(submit|image)$/.test(target.type) && target.form) {
         event.preventDefault();
         submit(target.form, target);
@@ -392,7 +415,8 @@ export function pageGuest(port: MessagePort, makeOutlet: typeof outlet, show: ty
     else if (data.type === "open") {
       document.open();
       listen();
-    } else if (data.type === "write") document.write(data.html);
+      forbidFrames(document, findIn);
+    } else if (data.type === "write") document.write(data.html.replace(/shadowrootmode/gi, "data-$&"));
     else if (data.type === "close") document.close();
   };
   post({ type: "ready" });

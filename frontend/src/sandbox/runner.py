@@ -1,6 +1,8 @@
 """Runs one program in a fresh `__main__` and returns its error as JSON, or None. The value of this file is the function."""
 
 import builtins
+import contextlib
+import io
 import json
 import linecache
 import os
@@ -10,17 +12,19 @@ import types
 
 ROOT = "/home/pyodide"
 sys.path.insert(0, ROOT)
+written = set()
 
 
 def run(name, files, input_message):
     files = json.loads(files)
     path = f"{ROOT}/{name}"
+    forget_last_run()
     for file in files:
         target = f"{ROOT}/{file['name']}"
         os.makedirs(os.path.dirname(target), exist_ok=True)
         with open(target, "w", encoding="utf-8") as out:
             out.write(file["code"])
-        # Modules of the chat are imported anew in each run.
+        written.add(target)
         sys.modules.pop(os.path.splitext(file["name"])[0].replace("/", "."), None)
     code = next(file["code"] for file in files if file["name"] == name)
     linecache.clearcache()
@@ -42,9 +46,35 @@ def run(name, files, input_message):
     except BaseException as error:
         return explain(error, path, name)
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # the program may have closed or replaced it
+                stream.flush()
+        cancel_tasks()
     return None
+
+
+def forget_last_run():
+    """Files and modules of the chat, and streams that the program before may have closed or replaced."""
+    for target in written:
+        with contextlib.suppress(OSError):
+            os.remove(target)
+    written.clear()
+    for module, value in list(sys.modules.items()):
+        if (getattr(value, "__file__", None) or "").startswith(ROOT):
+            del sys.modules[module]
+    for number, stream in ((1, "stdout"), (2, "stderr")):
+        raw = io.FileIO(number, "w", closefd=False)
+        setattr(sys, stream, io.TextIOWrapper(raw, encoding="utf-8", write_through=True))
+
+
+def cancel_tasks():
+    """A task that nobody waits for would go on into the next run."""
+    if "asyncio" in sys.modules:
+        import asyncio
+
+        with contextlib.suppress(RuntimeError):
+            for task in asyncio.all_tasks(asyncio.get_event_loop()):
+                task.cancel()
 
 
 def explain(error, path, name):

@@ -213,7 +213,7 @@ function scan(grammar: Grammar, line: string, start: LineState, spans: Span[], b
   return "";
 }
 
-const CSS_TOKEN = /\/\*|"(?:\\.|[^"\\])*"?|'(?:\\.|[^'\\])*'?|@[\w-]+|#[\da-fA-F]{3,8}\b|-?(?:\d+\.?\d*|\.\d+)[A-Za-z%]*|--[\w-]+|[A-Za-z-][\w-]*(?=\s*:[^:{]*;?)/g;
+const CSS_TOKEN = /\/\*|"(?:\\.|[^"\\])*"?|'(?:\\.|[^'\\])*'?|@[\w-]+|#[\da-fA-F]{3,8}\b|-?(?:\d+\.?\d*|\.\d+)[A-Za-z%]*|--[\w-]+|[A-Za-z-][\w-]*/g;
 
 function scanCss(line: string, start: LineState, spans: Span[], base = 0): LineState {
   let at = 0;
@@ -225,6 +225,7 @@ function scanCss(line: string, start: LineState, spans: Span[], base = 0): LineS
     return end >= 0;
   };
   if (start === "/*" && !comment(0, 0)) return "/*";
+  const selector = line.trimEnd().endsWith("{");
   for (;;) {
     CSS_TOKEN.lastIndex = at;
     const found = CSS_TOKEN.exec(line);
@@ -236,7 +237,7 @@ function scanCss(line: string, start: LineState, spans: Span[], base = 0): LineS
     } else if (token[0] === '"' || token[0] === "'") add(found.index, at, "st");
     else if (token[0] === "@") add(found.index, at, "k");
     else if (/^[#.\d]|^-[.\d]/.test(token)) add(found.index, at, "nu");
-    else if (!line.slice(at).trimEnd().endsWith("{")) add(found.index, at, "ty");
+    else if (!selector && (token.startsWith("--") || /^\s*:/.test(line.slice(at, at + 40)))) add(found.index, at, "ty");
   }
 }
 
