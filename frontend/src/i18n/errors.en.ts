@@ -23,6 +23,7 @@ export const errors = {
   "error.invalid_numbers": "The engine stopped on invalid numbers. {n} token kept.|The engine stopped on invalid numbers. {n} tokens kept.",
   "error.device_error": "The device failed or has no memory left. {n} token kept.|The device failed or has no memory left. {n} tokens kept.",
   "error.internal": "The server failed on this request. {n} token kept.|The server failed on this request. {n} tokens kept.",
+  "error.not_stored": "This answer could not be stored. Copy what you need of it.",
   "error.offline": "No connection.",
   "error.free_s": "Free again in {s} s.",
   "error.free_min": "Free again in {min} min.",

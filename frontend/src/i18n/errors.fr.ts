@@ -21,6 +21,7 @@ export const errors = {
   "error.internal": "Le serveur a échoué sur cette demande. {n} jeton gardé.|Le serveur a échoué sur cette demande. {n} jetons gardés.",
   "error.not_found": "Cet objet n’existe plus, ou n’est pas à vous.",
   "error.invalid_request": "Le serveur refuse la valeur {given} pour « {name} ».",
+  "error.not_stored": "Cette réponse n’a pas pu être enregistrée. Copiez ce dont vous avez besoin.",
   "error.offline": "Pas de connexion.",
   "error.sharing_off": "Le partage est désactivé sur ce site. Rien n’a été partagé.",
   "error.forbidden": "Cette page est trop ancienne. Rechargez-la.",
