@@ -2,6 +2,7 @@
 
 from uuid import UUID
 
+from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
 from ninja.errors import HttpError, ValidationError
@@ -9,7 +10,8 @@ from ninja.utils import check_csrf
 
 from playground import engine_client
 from playground.chat import selectors, services
-from playground.exceptions import PlaygroundError
+from playground.config import config
+from playground.exceptions import MessageTooLarge, PlaygroundError
 from playground.identity import Owner
 from playground.schemas import ConversationOut, ConversationPage, ConversationPatch, GenerationOut, ModelCard, Text
 
@@ -38,6 +40,12 @@ def on_validation_error(request: HttpRequest, error: ValidationError) -> JsonRes
     first = error.errors[0]
     place = first["loc"][2 if first["loc"][0] == "body" else 1 :] or first["loc"]  # without the argument's own name
     return JsonResponse({"code": "malformed", "message": f"{'.'.join(map(str, place))}: {first['msg']}"}, status=400)
+
+
+@api.exception_handler(RequestDataTooBig)
+def on_large_body(request: HttpRequest, error: RequestDataTooBig) -> JsonResponse:
+    size = int(request.META.get("CONTENT_LENGTH") or 0)
+    return on_playground_error(request, MessageTooLarge(size_bytes=size, limit_bytes=config.max_message_bytes))
 
 
 @api.exception_handler(HttpError)

@@ -398,6 +398,22 @@ FOCUSED = """n => { const e = document.activeElement; if (e === document.body) r
   return [e.dataset.reached, ring || e.outerHTML.slice(0, 120)]; }"""
 
 
+def test_enter_in_the_palette_runs_what_was_typed_not_a_chat(page: Page):
+    ask(page, "A keyboard layout", 30)
+    title(page, "Complete")
+    options = page.locator("#palette-list li")
+    page.keyboard.press("Control+k")
+    expect(options.last).to_contain_text("A keyboard layout", timeout=SLOW)
+    palette = page.get_by_role("combobox", name="Find")
+    palette.fill("import")  # the recent chats do not fit, and none is in the way before the search has answered
+    expect(options).to_have_text(["Import a chat"])
+    palette.fill("keyboard")
+    expect(options.last).to_contain_text("A keyboard layout")
+    expect(options.first).to_contain_text("Keyboard")
+    palette.press("Enter")
+    expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
+
+
 def test_tab_reaches_every_control_with_a_visible_focus(page: Page, synthetic: Product):
     ask(page, "Add two numbers", 60)
     title(page, "Complete")

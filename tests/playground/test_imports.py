@@ -48,5 +48,16 @@ def test_bad_files_name_what_is_wrong(client, monkeypatch):
     assert client.get("/api/conversations").json()["items"] == []
 
 
+def test_a_body_over_the_limit_is_refused_with_both_numbers(client):
+    answer = post(client, {"messages": [{"id": "1", "role": "user", "content": "x" * 6_000_000}]})
+    assert answer.status_code == 413
+    assert answer.json()["message"] == "This message is 6.0 MB; the limit is 5 MB."
+
+
+def test_half_a_surrogate_pair_is_refused(client):
+    answer = client.post("/api/conversations/import", r'{"messages":[{"id":"1","role":"user","content":"\ud800"}]}', content_type="application/json")
+    assert answer.status_code == 400
+
+
 def test_the_race_page_is_served(client):
     assert client.get("/race").status_code == 200

@@ -34,30 +34,34 @@ export function openPalette(commands: Command[], openChat: (id: string) => void)
     dialog.close();
     command.act();
   };
-  const draw = (): void => {
-    const query = input.value.trim().toLowerCase();
-    const fits = commands.filter((one) => one.label.toLowerCase().includes(query));
-    shown = query ? [...chats, ...fits] : [...fits, ...chats];
+  const query = (): string => input.value.trim();
+  /** Commands first: chats come later from the server, and must not move what Enter would do. */
+  const draw = (chosen: number): void => {
+    const fits = commands.filter((one) => one.label.toLowerCase().includes(query().toLowerCase()));
+    shown = [...fits, ...chats];
     list.replaceChildren(
       ...shown.map((one, index) =>
         h("li", { role: "option", id: `palette-${index}`, onClick: () => run(index) }, h("span", null, one.label), one.key ? h("kbd", null, one.key) : null),
       ),
     );
     if (shown.length === 0) list.append(h("li", { role: "option", "aria-disabled": "true" }, t("nothing_found")));
-    select(0);
+    select(chosen);
   };
   const search = async (): Promise<void> => {
+    const asked = query();
     try {
-      const page = await api.conversations(input.value.trim());
+      const page = await api.conversations(asked);
+      if (asked !== query()) return;
       chats = page.items.slice(0, 8).map((row) => ({ label: row.title || t("untitled"), key: t("chat"), act: () => openChat(row.id) }));
-      draw();
+      draw(at);
     } catch {
       /* commands alone, then */
     }
   };
 
   input.addEventListener("input", () => {
-    draw();
+    chats = [];
+    draw(0);
     clearTimeout(timer);
     timer = window.setTimeout(() => void search(), 120);
   });
@@ -77,6 +81,6 @@ export function openPalette(commands: Command[], openChat: (id: string) => void)
   document.body.append(dialog);
   dialog.showModal();
   input.focus();
-  draw();
+  draw(0);
   void search();
 }
