@@ -244,6 +244,19 @@ def test_what_is_typed_outlives_an_edit_a_change_of_chat_and_another_tab(page: P
     expect(page.locator(".editing")).to_be_hidden()
 
 
+def test_a_branch_made_in_another_tab_takes_no_answer_out_of_sight(page: Page, context: BrowserContext):
+    ask(page, "First wording", 30)
+    title(page, "Complete")
+    other = context.new_page()
+    other.goto(page.url)
+    other.locator(".me").get_by_role("button", name="Edit").click()
+    box(other).fill("Second wording")
+    box(other).press("Enter")
+    expect(other.locator(".me")).to_contain_text("Second wording", timeout=SLOW)
+    expect(page.locator(".me").get_by_text("1 of 2")).to_be_visible(timeout=SLOW)
+    expect(page.locator(".me")).to_contain_text("First wording")
+
+
 def test_continue_leaves_the_box_as_it_is(page: Page):
     ask(page, "Go on for long", 2000)
     title(page, "Streaming")

@@ -15,6 +15,8 @@ export interface ComposerActions {
 /** A paste longer than this stays out of the text box: laying out 20,000 lines there freezes a page. */
 const LARGE_CHARS = 8000;
 const LARGE_LINES = 200;
+/** Pasted texts over this are not kept for a reload: part of one would pass for the whole. */
+const LARGEST_DRAFT = 1_000_000;
 const CHARS_PER_TOKEN = 3.6;
 
 interface Attachment {
@@ -199,7 +201,8 @@ export class Composer {
 
   private changed(): void {
     this.drawCount();
-    this.actions.draft(this.attachments.length ? this.request.slice(0, 200_000) : this.box.value);
+    const whole = this.request;
+    this.actions.draft(this.attachments.length && whole.length <= LARGEST_DRAFT ? whole : this.box.value);
   }
 
   private drawCount(): void {

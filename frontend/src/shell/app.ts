@@ -248,8 +248,12 @@ export class Playground {
   }
 
   private showConversation(conversation: Conversation): void {
-    // The same chat anew (another tab has changed it): what is being typed or edited here stays.
+    // The same chat anew (another tab has changed it): the branch in sight and what is being typed or edited here stay.
     const same = conversation.id !== null && conversation.id === this.conversation.id;
+    for (const shown of same ? this.conversation.path() : []) {
+      const message = conversation.messages.get(shown.id);
+      if (message) conversation.choose(message);
+    }
     const edited = same && this.editing ? conversation.messages.get(this.editing.id) : undefined;
     const typing = same && (!this.editing || edited !== undefined);
     this.conversation = conversation;
