@@ -439,6 +439,11 @@ document.getElementById("form").addEventListener("submit", (event) => {
 """
 
 
+def test_whatever_a_script_throws_ends_it(bench: Bench):
+    bench.run("thrown.js", "throw { code: 7, toString() { throw 1; } };\n")
+    bench.ends("code: 7", 5)
+
+
 def test_html_is_previewed_while_it_streams_and_works(bench: Bench, shot):
     page = bench.page
     bench.ask(f"```html index.html\n{PAGE}```\n", rate=40)

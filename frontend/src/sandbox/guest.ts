@@ -261,7 +261,7 @@ export function scriptGuest(load: (url: string) => Promise<unknown>, makeOutlet:
   }
   const fail = (error: unknown, line: number | null): void => {
     const stack = (error as Error)?.stack ?? "";
-    const message = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
+    const message = error instanceof Error ? `${error.name}: ${error.message}` : show(error);
     const found = line ?? Number(stack.split(url)[1]?.match(/^:(\d+)/)?.[1] ?? 0);
     out.flush();
     post({ type: "error", error: { message, line: found || null, details: found ? `${message}\n    at line ${found}` : message }, fatal: false });
