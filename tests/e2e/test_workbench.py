@@ -359,6 +359,7 @@ def test_python_runs_fails_asks_stops_and_runs_again(bench: Bench, shot):
     page.wait_for_function("sent.filter((f) => f.type === 'generate').length === 4")
     asked = page.evaluate("sent.filter((f) => f.type === 'generate').at(-1).messages.at(-1).content")
     assert "ZeroDivisionError: division by zero" in asked and "return 1 / n" in asked
+    expect(page).to_have_title(re.compile("^Complete"))  # Enter does nothing while an answer runs
     bench.run("syntax.py", "if True\n    pass\n")
     bench.ends("SyntaxError on line 1")
     bench.run("ask.py", "name = input('Name? ')\n")
