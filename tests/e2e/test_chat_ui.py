@@ -211,6 +211,27 @@ def test_reload_back_and_forward_show_the_right_answer_and_drafts_survive(page: 
     expect(box(page)).to_have_value("a draft")
 
 
+def test_what_is_typed_and_sent_while_a_chat_loads_belongs_to_it(page: Page):
+    ask(page, "One", 30)
+    title(page, "Complete")
+    chat = page.url
+
+    def slowly(route) -> None:
+        page.wait_for_timeout(1500)
+        route.continue_()
+
+    page.route("**/api/conversations/*-*", slowly)
+    page.reload(wait_until="commit")
+    box(page).fill("Two")
+    box(page).press("Enter")
+    expect(page.locator(".me")).to_have_count(2, timeout=SLOW)
+    expect(page.locator(".me").last).to_contain_text("Two")
+    expect(box(page)).to_have_value("")
+    title(page, "Complete")
+    assert page.url == chat
+    assert [m["content"] for m in conversation(page)["messages"] if m["role"] == "user"] == ["One", "Two"]
+
+
 def test_what_is_typed_outlives_an_edit_a_change_of_chat_and_another_tab(page: Page, context: BrowserContext):
     ask(page, "First wording", 30)
     title(page, "Complete")

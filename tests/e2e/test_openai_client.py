@@ -40,12 +40,12 @@ def rows(product: Product, sql: str, *values) -> list[tuple]:
         return database.execute(sql, values).fetchall()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def real(product: Product) -> openai.OpenAI:
     return openai.OpenAI(base_url=product.url + "v1", api_key=new_key(product, "real"), max_retries=0, timeout=120)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def fast(synthetic: Product) -> openai.OpenAI:
     client = openai.OpenAI(base_url=synthetic.url + "v1", api_key=new_key(synthetic, "fast"), max_retries=0, timeout=120)
     client.completions.create(model=MODEL, prompt="Warm up", max_tokens=1)

@@ -68,6 +68,8 @@ export class Playground {
   private codeToSend: PlainFile[] = [];
   private scheduled = false;
   private loadTurn = 0;
+  /** The chat of the address, while it loads: what is typed meanwhile is its draft, and what is sent waits for it. */
+  private opening: Promise<void> | null = null;
   private historyDrawer: Layer | null = null;
   private link: Link = "reconnecting";
   private modelTimer = 0;
@@ -126,7 +128,7 @@ export class Playground {
     );
     this.composer = new Composer(
       {
-        send: (text) => this.send(text),
+        send: (text) => (this.opening ? void this.opening.then(() => this.send(text)) : this.send(text)),
         stop: () => this.stop(),
         openParameters: () => this.openParameters(),
         chooseModel: (name) => this.settings.set({ model: name }),
@@ -200,8 +202,13 @@ export class Playground {
 
   private async start(): Promise<void> {
     const id = this.boot.conversation_id;
-    if (id) await this.openConversation(id, false);
-    else this.showConversation(new Conversation(null, ""));
+    if (id) {
+      this.conversation = new Conversation(id, "");
+      this.composer.set(drafts.load(id));
+      this.opening = this.openConversation(id, false);
+      await this.opening;
+      this.opening = null;
+    } else this.showConversation(new Conversation(null, ""));
     void this.history.refresh();
     if (this.boot.models.some((card) => !card.ready)) void this.refreshModels();
   }
