@@ -55,7 +55,9 @@ def test_a_body_over_the_limit_is_refused_with_both_numbers(client):
 
 
 def test_half_a_surrogate_pair_is_refused(client):
-    answer = client.post("/api/conversations/import", r'{"messages":[{"id":"1","role":"user","content":"\ud800"}]}', content_type="application/json")
+    answer = client.post(
+        "/api/conversations/import", r'{"messages":[{"id":"1","role":"user","content":"\ud800"}]}', content_type="application/json"
+    )
     assert answer.status_code == 400
 
 
