@@ -35,9 +35,9 @@ class Job:
 def main(connection: Connection, config) -> None:
     """Entry point of the spawned process. ``config``: EngineConfig."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides when to end
-    # Before torch is loaded. Threads that spin while they wait starve each other when the cores are busy with other work: with four
-    # busy processes beside it on 2 cores 1.6 tokens/s, against 22 with threads that sleep (alone: 25 against 20).
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Before torch is loaded. Threads that wait spin for a few microseconds and then sleep: sleeping at once halves the speed of idle
+    # cores, spinning long starves every thread when the cores are busy with other work (figures in docs/log.md).
+    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
     if isinstance(config.gpus, tuple):
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, config.gpus))
     elif config.gpus == 0:
