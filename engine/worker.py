@@ -37,7 +37,7 @@ def main(connection: Connection, config) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides when to end
     # Before torch is loaded. Threads that wait spin for a few microseconds and then sleep: sleeping at once halves the speed of idle
     # cores, spinning long starves every thread when the cores are busy with other work (figures in docs/log.md).
-    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if isinstance(config.gpus, tuple):
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, config.gpus))
     elif config.gpus == 0:
