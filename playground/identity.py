@@ -1,13 +1,11 @@
 """Who asks: a signed-in user or an anonymous visitor, known by a signed cookie, over HTTP and WebSocket alike."""
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
 from django.contrib.auth import get_user
 from django.core import signing
@@ -15,6 +13,7 @@ from django.http import HttpRequest, HttpResponse
 
 from playground.config import config
 from playground.exceptions import SignInRequired
+from playground.middleware import Middleware
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import AbstractBaseUser
@@ -83,45 +82,32 @@ def check_still_signed_in(owner: Owner, session_key: str | None) -> None:
         raise SignInRequired("You are signed out. Reload the page and sign in again.")
 
 
-class OwnerMiddleware:
+class OwnerMiddleware(Middleware):
     """Sets ``request.owner`` and, on the first page, the visitor cookie. Stands after the authentication middleware."""
 
-    sync_capable = True
-    async_capable = True
+    def before(self, request: HttpRequest) -> None:
+        _set_owner(request, request.user)
 
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse | Awaitable[HttpResponse]]):
-        self.get_response = get_response
-        if iscoroutinefunction(get_response):
-            markcoroutinefunction(self)
+    async def abefore(self, request: HttpRequest) -> None:
+        _set_owner(request, await request.auser())
 
-    def __call__(self, request: HttpRequest) -> HttpResponse | Awaitable[HttpResponse]:
-        if iscoroutinefunction(self):
-            return self._acall(request)
-        request.owner, new_visitor = _owner_of(request, request.user)
-        return _with_cookie(self.get_response(request), new_visitor)
+    def after(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
+        if request.owner.user is None and request.visitor_id is None and response.get("Content-Type", "").startswith("text/html"):
+            response.set_cookie(
+                COOKIE,
+                visitor_cookie(request.owner.visitor_id),
+                max_age=COOKIE_AGE_SECONDS,
+                httponly=True,
+                samesite="Lax",
+                secure=settings.SESSION_COOKIE_SECURE,
+            )
+        return response
 
-    async def _acall(self, request: HttpRequest) -> HttpResponse:
-        request.owner, new_visitor = _owner_of(request, await request.auser())
-        return _with_cookie(await self.get_response(request), new_visitor)
 
-
-def _owner_of(request: HttpRequest, user: "AbstractBaseUser") -> tuple[Owner, UUID | None]:
-    known = visitor_from_cookie(request.COOKIES.get(COOKIE))
-    request.visitor_id = known
+def _set_owner(request: HttpRequest, user: "AbstractBaseUser") -> None:
+    """``visitor_id``: what the browser's cookie said, also of a signed-in user; None at the first page."""
+    request.visitor_id = visitor_from_cookie(request.COOKIES.get(COOKIE))
     if user.is_authenticated:
-        return Owner(user=user), None
-    new = None if known else uuid4()
-    return Owner(visitor_id=known or new, address=request_address(request)), new
-
-
-def _with_cookie(response: HttpResponse, new_visitor: UUID | None) -> HttpResponse:
-    if new_visitor and response.get("Content-Type", "").startswith("text/html"):
-        response.set_cookie(
-            COOKIE,
-            visitor_cookie(new_visitor),
-            max_age=COOKIE_AGE_SECONDS,
-            httponly=True,
-            samesite="Lax",
-            secure=settings.SESSION_COOKIE_SECURE,
-        )
-    return response
+        request.owner = Owner(user=user)
+    else:
+        request.owner = Owner(visitor_id=request.visitor_id or uuid4(), address=request_address(request))

@@ -1,4 +1,4 @@
-"""Security headers of every page, and the files of the bundle."""
+"""The base of our middlewares, security headers of every page, and the files of the bundle."""
 
 import os
 import secrets
@@ -16,8 +16,8 @@ POLICY = (
 )
 
 
-class SecurityHeadersMiddleware:
-    """Content security policy with a nonce (``request.csp_nonce``). A view that sets its own policy keeps it."""
+class Middleware:
+    """Base of middlewares that stand in sync and async chains alike: ``before`` the view, which an answer skips, and ``after`` it."""
 
     sync_capable = True
     async_capable = True
@@ -28,16 +28,31 @@ class SecurityHeadersMiddleware:
             markcoroutinefunction(self)
 
     def __call__(self, request: HttpRequest) -> HttpResponse | Awaitable[HttpResponse]:
-        request.csp_nonce = secrets.token_urlsafe(16)
         if iscoroutinefunction(self):
             return self._acall(request)
-        return self._with_headers(request, self.get_response(request))
+        return self.before(request) or self.after(request, self.get_response(request))
 
     async def _acall(self, request: HttpRequest) -> HttpResponse:
-        return self._with_headers(request, await self.get_response(request))
+        return await self.abefore(request) or self.after(request, await self.get_response(request))
 
-    @staticmethod
-    def _with_headers(request: HttpRequest, response: HttpResponse) -> HttpResponse:
+    def before(self, request: HttpRequest) -> HttpResponse | None:
+        return None
+
+    async def abefore(self, request: HttpRequest) -> HttpResponse | None:
+        """``before`` in an async chain; overridden where that one waits for the database."""
+        return self.before(request)
+
+    def after(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
+        return response
+
+
+class SecurityHeadersMiddleware(Middleware):
+    """Content security policy with a nonce (``request.csp_nonce``). A view that sets its own policy keeps it."""
+
+    def before(self, request: HttpRequest) -> None:
+        request.csp_nonce = secrets.token_urlsafe(16)
+
+    def after(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
         if response.get("Content-Type", "").startswith("text/html"):
             response.headers.setdefault("Content-Security-Policy", POLICY.format(nonce=request.csp_nonce))
         response.headers.setdefault("Permissions-Policy", "camera=(), geolocation=(), microphone=(), payment=(), usb=()")

@@ -1,13 +1,13 @@
 """Keeps visitors out while sign-in is required, and gives the admin the policy that its scripts need."""
 
-from collections.abc import Awaitable, Callable
 from urllib.parse import quote
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from asgiref.sync import sync_to_async
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 
 from playground.accounts.selectors import check_may_use
 from playground.exceptions import SignInRequired
+from playground.middleware import Middleware
 
 # Paths that everybody may always see; keys of /v1 are checked there.
 OPEN = ("/accounts/", "/admin/", "/static/", "/s/", "/v1/", "/healthz", "/readyz", "/metrics", "/sandbox/")
@@ -18,25 +18,19 @@ ADMIN_POLICY = (
 )
 
 
-class AccessMiddleware:
+class AccessMiddleware(Middleware):
     """Stands after ``OwnerMiddleware``."""
 
-    sync_capable = True
-    async_capable = True
+    def before(self, request: HttpRequest) -> HttpResponse | None:
+        return _refusal(request) if _is_guarded(request) else None
 
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse | Awaitable[HttpResponse]]):
-        self.get_response = get_response
-        if iscoroutinefunction(get_response):
-            markcoroutinefunction(self)
+    async def abefore(self, request: HttpRequest) -> HttpResponse | None:
+        return await sync_to_async(_refusal)(request) if _is_guarded(request) else None
 
-    def __call__(self, request: HttpRequest) -> HttpResponse | Awaitable[HttpResponse]:
-        if iscoroutinefunction(self):
-            return self._acall(request)
-        return _refusal(request) or _with_policy(request, self.get_response(request))
-
-    async def _acall(self, request: HttpRequest) -> HttpResponse:
-        refusal = await sync_to_async(_refusal)(request) if _is_guarded(request) else None
-        return refusal or _with_policy(request, await self.get_response(request))
+    def after(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
+        if request.path.startswith("/admin/"):
+            response.headers["Content-Security-Policy"] = ADMIN_POLICY
+        return response
 
 
 def _is_guarded(request: HttpRequest) -> bool:
@@ -44,8 +38,6 @@ def _is_guarded(request: HttpRequest) -> bool:
 
 
 def _refusal(request: HttpRequest) -> HttpResponse | None:
-    if not _is_guarded(request):
-        return None
     try:
         check_may_use(request.owner)
     except SignInRequired as error:
@@ -53,9 +45,3 @@ def _refusal(request: HttpRequest) -> HttpResponse | None:
             return JsonResponse(error.body, status=error.status)
         return HttpResponseRedirect(f"/accounts/login/?next={quote(request.get_full_path())}")
     return None
-
-
-def _with_policy(request: HttpRequest, response: HttpResponse) -> HttpResponse:
-    if request.path.startswith("/admin/"):
-        response.headers["Content-Security-Policy"] = ADMIN_POLICY
-    return response
