@@ -190,6 +190,7 @@ class EnginePool:
         self._active: dict[str, Lease] = {}
         self._holds: dict[str, int] = {}
         self._started_at = time.time()
+        self._beating = threading.Lock()  # an older report never overwrites a newer one, nor the last good-bye
         self._memory = DeviceMemory()
 
     def start(self) -> None:
@@ -213,7 +214,8 @@ class EnginePool:
         for engine in engines:
             engine.close()
         try:
-            streams.worker_gone(self.worker_id)
+            with self._beating:
+                streams.worker_gone(self.worker_id)
         except Exception:
             log.info("worker %s leaves while Redis is gone", self.worker_id)
 
@@ -354,8 +356,9 @@ class EnginePool:
 
     def _beat(self) -> None:
         try:
-            if not self._closing:
-                streams.worker_beat(self.worker_id, self.report())
+            with self._beating:
+                if not self._closing:
+                    streams.worker_beat(self.worker_id, self.report())
             for index, command in streams.worker_commands(self.worker_id).items():
                 self._command(self.slots[index], command)
             for generation_id in streams.cancel_requested(list(self._active)):

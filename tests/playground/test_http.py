@@ -6,6 +6,8 @@ from uuid import uuid4
 import pytest
 from django.test import Client
 
+from tests.playground.conftest import wait_for
+
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("empty_redis")]
 
 
@@ -84,6 +86,7 @@ def test_a_generation_is_read_by_its_owner_with_text_and_points(browser):
 
 def test_health_names_what_does_not_answer(browser, engines):
     assert browser.get("/healthz").json() == {"status": "ok"}
+    wait_for(lambda: browser.get("/readyz").status_code == 200)
     assert browser.get("/readyz").json() == {"status": "ok", "database": "ok", "redis": "ok", "engine": "ok"}
     engines.close()
     response = browser.get("/readyz")
