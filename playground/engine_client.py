@@ -51,6 +51,16 @@ def count_prompt_tokens(model: str, request: dict) -> int:
         raise EngineRefused(error.code, str(error)) from error
 
 
+def far_over(model: str, request: dict, limit: int) -> int | None:
+    """Tokens that a very long prompt has at least, when they are surely more than ``limit``: cheap. Raises EngineRefused."""
+    if "prompt_ids" in request:
+        return None
+    try:
+        return tokenizer(model).far_over(request.get("prompt") or request["messages"], limit)
+    except EngineError as error:
+        raise EngineRefused(error.code, str(error)) from error
+
+
 def _known_ids(model: str, ids: list[int]) -> list[int]:
     size = tokenizer(model).vocab_size
     unknown = next((i for i in ids if not 0 <= i < size), None)

@@ -39,19 +39,21 @@ class EmptyPrompt(PlaygroundError):
 
 
 class PromptTooLong(PlaygroundError):
-    """The prompt does not fit the context; carries both numbers."""
+    """The prompt does not fit the context; carries both numbers. ``at_least``: it has still more tokens, which nobody counted."""
 
     code = "prompt_too_long"
 
-    def __init__(self, *, prompt_tokens: int, context_tokens: int, model: str):
+    def __init__(self, *, prompt_tokens: int, context_tokens: int, model: str, at_least: bool = False):
         self.prompt_tokens, self.context_tokens = prompt_tokens, context_tokens
         over = max(1, prompt_tokens - context_tokens)  # a prompt that fills the context leaves no room for an answer
+        more = "at least " if at_least else ""
         super().__init__(
-            f"This prompt has {prompt_tokens:,} tokens; {model} takes {context_tokens:,}. Shorten it by {over:,}.",
+            f"This prompt has {more}{prompt_tokens:,} tokens; {model} takes {context_tokens:,}. Shorten it by {more}{over:,}.",
             prompt_tokens=prompt_tokens,
             context_tokens=context_tokens,
             model=model,
             over=over,
+            **({"bound": "at_least"} if at_least else {}),
         )
 
 

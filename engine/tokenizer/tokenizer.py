@@ -12,6 +12,9 @@ ROLES = ("system", "user", "assistant")
 # Put inside a special token's text, it makes it plain text; the pipeline's normaliser removes it again. Three of Unicode's
 # noncharacters, which no text contains.
 BREAK = "\ufdd0\ufdd1\ufdd0"
+# ``far_over``: where a text is cut, the words and the markup that the cut goes through become more tokens, at most so many.
+PART_CHARS, CUT_TOKENS = 100_000, 32
+LONG_TOKEN_CHARS = 8  # a text with so many characters a token is counted whole: people want to know by how much it is too long
 
 
 class Tokenizer:
@@ -34,9 +37,7 @@ class Tokenizer:
 
         Raises InvalidRequest for half a character (a lone surrogate: bytes that were no UTF-8).
         """
-        half = next((at for at, char in enumerate(text) if "\ud800" <= char <= "\udfff"), None) if not text.isascii() else None
-        if half is not None:
-            raise InvalidRequest(f"The text is not valid Unicode: character {half + 1:,} is half a character.")
+        _check_unicode(text)
         return self._pipeline.encode(text if special else self._escape(text), add_special_tokens=False).ids
 
     def encode_prompt(self, text: str) -> list[int]:
@@ -49,17 +50,28 @@ class Tokenizer:
         Only the template's own markup is parsed as special tokens, never the contents of the messages.
         Raises InvalidRequest for messages that the template does not take, ModelError without a usable template.
         """
-        if self._template is None:
-            raise InvalidRequest("This model has no chat template; send a plain prompt instead.")
-        for message in messages:
-            if message.get("role") not in ROLES:
-                raise InvalidRequest(f"A message's role must be system, user or assistant; got {message.get('role')!r}.")
-        escaped = [{"role": m["role"], "content": self._escape(m["content"])} for m in messages]
-        return self._with_bos(self.encode(self._template.render(escaped, add_generation_prompt), special=True))
+        return self._with_bos(self.encode(self._escaped_chat(messages, add_generation_prompt), special=True))
 
     def count(self, messages: list[dict[str, str]]) -> int:
         """Prompt tokens of a conversation."""
         return len(self.render_chat(messages))
+
+    def far_over(self, prompt: str | list[dict[str, str]], limit: int) -> int | None:
+        """Tokens that a very long text or conversation has at least, when they are more than ``limit``. None: count it to know.
+
+        Encodes parts of it until that is certain, so that megabytes cost no more than ``limit`` tokens do. Raises InvalidRequest.
+        """
+        text = self._escape(prompt) if isinstance(prompt, str) else self._escaped_chat(prompt)
+        if len(text) <= max(PART_CHARS, LONG_TOKEN_CHARS * limit):
+            return None
+        _check_unicode(text)
+        tokens = 0
+        for start in range(0, len(text), PART_CHARS):
+            part = text[start : start + PART_CHARS]
+            tokens += max(0, len(self._pipeline.encode(part, add_special_tokens=False).ids) - CUT_TOKENS)
+            if tokens > limit:
+                return tokens
+        return None
 
     def chat_text(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The conversation as the template writes it, before tokenisation."""
@@ -83,6 +95,15 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """What a token stands for; b"" outside the vocabulary."""
         return (self._all_bytes[token_id] if 0 <= token_id < self.vocab_size else None) or b""
+
+    def _escaped_chat(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        if self._template is None:
+            raise InvalidRequest("This model has no chat template; send a plain prompt instead.")
+        for message in messages:
+            if message.get("role") not in ROLES:
+                raise InvalidRequest(f"A message's role must be system, user or assistant; got {message.get('role')!r}.")
+        escaped = [{"role": m["role"], "content": self._escape(m["content"])} for m in messages]
+        return self._template.render(escaped, add_generation_prompt)
 
     def _escape(self, text: str) -> str:
         return self._markup.sub(rf"\1{BREAK}", text) if self._markup else text
@@ -114,6 +135,13 @@ class Tokenizer:
         for i in self._spec.special.values():
             table[i] = DROP
         return table
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"The text is not valid Unicode: character {error.start + 1:,} is half a character.") from None
 
 
 def _alphabet() -> dict[str, int]:

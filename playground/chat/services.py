@@ -186,8 +186,10 @@ def _request(messages: list[ChatMessage] | None, prompt: str | None, prompt_ids:
 
 def _check_length(model: str, request: dict) -> int:
     """The number of prompt tokens; raises PromptTooLong before anything is queued."""
-    tokens = engine_client.count_prompt_tokens(model, request)
     context = engine_client.context_tokens(model)
+    if context and (fewest := engine_client.far_over(model, request, context)):
+        raise PromptTooLong(prompt_tokens=fewest, context_tokens=context, model=engine_client.title(model), at_least=True)
+    tokens = engine_client.count_prompt_tokens(model, request)
     if context and tokens >= context:
         raise PromptTooLong(prompt_tokens=tokens, context_tokens=context, model=engine_client.title(model))
     return tokens

@@ -14,7 +14,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors,
 from tokenizers import Tokenizer as Pipeline
 
 from engine.errors import InvalidRequest, ModelError
-from engine.tokenizer import load_tokenizer
+from engine.tokenizer import load_tokenizer, tokenizer
 from engine.tokenizer.tokenizer import ALPHABET
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "smollm2.json").read_text())
@@ -267,3 +267,30 @@ def test_whatever_a_chat_template_raises_is_said_in_one_error(json_folder, tmp_p
     (folder / "chat_template.jinja").write_text("{{ 1 / 0 }}")
     with pytest.raises(InvalidRequest, match="does not take these messages: division by zero"):
         load_tokenizer(str(folder)).render_chat([{"role": "user", "content": "x"}])
+
+
+@pytest.mark.parametrize("source", ["smollm2", "json_folder", "sentencepiece_folder"])
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.lists(st.sampled_from([*TEXTS, *CORPUS[:3], "<|im_start|>", "</s>", "a" * 50, " " * 90]), min_size=1), limit=st.integers(1, 400)
+)
+def test_what_a_long_text_has_at_least_is_never_more_than_it_has(request, source, seed, limit):
+    found = request.getfixturevalue(source)
+    ours = load_tokenizer_once(found) if isinstance(found, Path) else found
+    text = "".join(seed) * 8
+    messages = [{"role": "user", "content": text}]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer, "PART_CHARS", 500)
+        for prompt, exact in ((text, len(ours.encode_prompt(text))), (messages, ours.count(messages))):
+            least = ours.far_over(prompt, limit)
+            assert least is None or limit < least <= exact
+
+
+def test_megabytes_are_refused_after_the_limit_and_shorter_ones_are_counted(smollm2):
+    megabytes = "word " * 400_000
+    assert 8_192 < smollm2.far_over(megabytes, 8_192) < 30_000
+    assert smollm2.far_over([{"role": "user", "content": "<|im_start|>" * 100_000}], 8_192) > 8_192
+    assert smollm2.far_over("word " * 9_000, 8_192) is None
+    assert smollm2.far_over(" " * 500_000, 8_192) is None, "7,813 tokens"
+    with pytest.raises(InvalidRequest, match="character 2,000,001 is half a character"):
+        smollm2.far_over(megabytes + "\udcff", 8_192)

@@ -41,6 +41,20 @@ def test_a_request_hangs_into_the_tree_and_waits_in_line(services, owner):
     assert streams.broker_task_ids() == set(waiting)
 
 
+def test_a_prompt_of_megabytes_is_refused_without_counting_all_of_it(services, owner, monkeypatch):
+    from playground import engine_client
+    from playground.chat.models import Generation
+    from playground.exceptions import PromptTooLong
+
+    monkeypatch.setattr(engine_client, "count_prompt_tokens", lambda *_: pytest.fail("all of it was counted"))
+    with pytest.raises(PromptTooLong) as refused:
+        ask(services, owner, "word " * 900_000)
+    least = refused.value.prompt_tokens
+    assert 8_192 < least < 900_000 and refused.value.details["bound"] == "at_least"
+    assert refused.value.message.startswith(f"This prompt has at least {least:,} tokens; smollm2-135m-instruct takes 8,192. Shorten it by ")
+    assert Generation.objects.count() == 0
+
+
 def test_only_one_worker_starts_a_generation(services, owner):
     from playground import streams
 

@@ -10,6 +10,7 @@ export const errors = {
   "error.model_error": "The model could not be loaded.",
   "error.empty_prompt": "Type a request first.",
   "error.prompt_too_long": "This prompt has {prompt_tokens} tokens; {model} takes {context_tokens}. Shorten it by {over}.",
+  "error.prompt_too_long.at_least": "This prompt has at least {prompt_tokens} tokens; {model} takes {context_tokens}. Shorten it by at least {over}.",
   "error.message_too_large": "This message is {mb} MB; the limit is {limit} MB.",
   "error.unknown_model": "There is no model '{model}' here. Choose one of {served}.",
   "error.queue_full": "All engines are busy and the queue is full. Nothing was sent.",

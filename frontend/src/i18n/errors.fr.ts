@@ -6,6 +6,7 @@ export const errors = {
   "error.model_error": "Le modèle n’a pas pu être chargé.",
   "error.empty_prompt": "Écrivez d’abord une demande.",
   "error.prompt_too_long": "Cette demande compte {prompt_tokens} jetons ; {model} en prend {context_tokens}. Raccourcissez-la de {over}.",
+  "error.prompt_too_long.at_least": "Cette demande compte au moins {prompt_tokens} jetons ; {model} en prend {context_tokens}. Raccourcissez-la d’au moins {over}.",
   "error.message_too_large": "Ce message fait {mb} Mo ; la limite est de {limit} Mo.",
   "error.unknown_model": "Il n’y a pas de modèle « {model} » ici. Choisissez-en un parmi {served}.",
   "error.queue_full": "Tous les moteurs sont occupés et la file est pleine. Rien n’a été envoyé.",

@@ -7,7 +7,7 @@ import { t } from ".";
  */
 export function errorText(error: ErrorBody, tokens = 0): string {
   const details = error.details ?? {};
-  const kinds = [details.limited, details.span].filter(Boolean);
+  const kinds = [details.limited, details.span, details.bound].filter(Boolean);
   const key = ["error", error.code, ...kinds].join(".");
   const values = { n: tokens, message: error.message, ...details };
   const text = t(key, values);

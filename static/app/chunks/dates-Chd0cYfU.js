@@ -1,1 +1,0 @@
-import{_ as e}from"./layers-uVH2yv71.js";var t=e===`fr`?`fr`:`en-GB`;export{t};
