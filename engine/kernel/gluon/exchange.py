@@ -28,18 +28,23 @@ SHARE = gl.constexpr(
 
 @gluon.jit
 def distances(C: gl.constexpr, peers):
-    """For each rank, 8-byte words from this rank's buffers to its. ``peers``: pointer to the addresses of all ranks' buffers."""
+    """What ``there`` needs. ``peers``: pointer to the addresses of all ranks' buffers. Of two ranks, 8-byte words from this rank's buffers to each one's; more
+    ranks' would fill the registers, so the pointer and this rank's address."""
     away = ()
     if C.ranks > 1:
         own = gl.load(peers + C.rank)
-        for r in gl.static_range(gl.constexpr(C.ranks)):
-            away = away + ((gl.load(peers + r) - own) >> 3,)
+        if C.ranks > 2:
+            away = (peers, own)
+        else:
+            for r in gl.static_range(gl.constexpr(C.ranks)):
+                away = away + ((gl.load(peers + r) - own) >> 3,)
     return away
 
 
 @gluon.jit
-def there(p, distance):
-    """The same place in another rank's buffers."""
+def there(C: gl.constexpr, p, r: gl.constexpr, away):
+    """The same place in rank r's buffers."""
+    distance = (gl.load(away[0] + r) - away[1]) >> 3 if C.ranks > 2 else away[r]
     return p + distance * (64 // p.dtype.element_ty.primitive_bitwidth)
 
 
@@ -48,7 +53,7 @@ def push(C: gl.constexpr, p, v, ok, away):
     """Store v at the place p of every other rank."""
     for r in gl.static_range(gl.constexpr(C.ranks)):
         if r != C.rank:
-            gl.store(there(p, away[r]), v, mask=ok)
+            gl.store(there(C, p, r, away), v, mask=ok)
 
 
 @gluon.jit
@@ -83,7 +88,7 @@ def begin_launch(C: gl.constexpr, ready, launch, away, pid, guard):
     if pid == 0:
         for r in gl.static_range(gl.constexpr(C.ranks)):
             if r != C.rank:
-                gl.store(there(ready + C.rank, away[r]), launch)
+                gl.store(there(C, ready + C.rank, r, away), launch)
     for r in gl.static_range(gl.constexpr(C.ranks)):
         if r != C.rank:
             wait_count(ready + r, launch, peer_guard(guard, 0, pid))
@@ -95,7 +100,7 @@ def arrive_everywhere(C: gl.constexpr, counters, away):
     arrive(counters + EVERYONE)
     for r in gl.static_range(gl.constexpr(C.ranks)):
         if r != C.rank:
-            arrive_there(there(counters + EVERYONE, away[r]))
+            arrive_there(there(C, counters + EVERYONE, r, away))
 
 
 @gluon.jit
@@ -136,4 +141,4 @@ def tell_abort(C: gl.constexpr, abort, info, away):
     """A wait of this rank ended at its limit: the others need not wait for it."""
     for r in gl.static_range(gl.constexpr(C.ranks)):
         if r != C.rank:
-            gl.store(there(abort, away[r]), (PEER_LOST << 28) + (AT_EXCHANGE << 24) + (info & 0xFFFFFF))
+            gl.store(there(C, abort, r, away), (PEER_LOST << 28) + (AT_EXCHANGE << 24) + (info & 0xFFFFFF))

@@ -328,12 +328,13 @@ def now(C: gl.constexpr, pid):
 def make_delayed_sums(C: gl.constexpr, act, n, pid, guard, counters, T: gl.constexpr):
     """This CTA's columns of the sums over the other lanes, those of other ranks too: of O in running layer n - delay + 1 and of W2 in layer n - delay."""
     L: gl.constexpr = gl.BlockedLayout([C.all_lanes, 2], [1, 32], [1, 4], [1, 0])
-    t = gl.arange(0, 256, layout=gl.SliceLayout(0, L))
+    W: gl.constexpr = C.presum_width
+    t = gl.arange(0, 2 * W, layout=gl.SliceLayout(0, L))
     lane = gl.arange(0, C.all_lanes, layout=gl.SliceLayout(1, L))[:, None]
-    mlp = t >= 128
-    col = pid * C.presum_columns + (t & 127)
+    mlp = t >= W
+    col = pid * C.presum_columns + (t & (W - 1))
     made = gl.where(mlp, n - C.delay, n - C.delay + 1)
-    use = (made >= 0) & ((t & 127) < C.presum_columns) & (col < C.hidden)
+    use = (made >= 0) & ((t & (W - 1)) < C.presum_columns) & (col < C.hidden)
     src = at_layer(act, made, C) + gl.where(mlp, C.at_m, C.at_o) + col
     p = src[None, :] + (1 + lane) * C.padded_hidden
     used = gl.broadcast(use.to(gl.int32)[None, :], p)[0]

@@ -49,15 +49,17 @@ class GluonPath:
         params: ParamBlock,
         device: torch.device,
         peers: Peers | None = None,
+        ctas: int | None = None,
         **options: int,
     ):
-        """``peers``: the other ranks; all of them make the same launches. ``options``: see ``make_plan``. Packs a second copy of the
-        matrices; ``weights`` may be freed except the embedding."""
-        ctas = torch.cuda.get_device_properties(device).multi_processor_count
+        """``peers``: the other ranks; all of them make the same launches. ``ctas``: multiprocessors to take where others run on the same GPU at
+        the same time (all by default). ``options``: see ``make_plan``. Packs a second copy of the matrices; ``weights`` may be freed except the embedding."""
+        self._alone = ctas is None
         if peers:
             options = options | {"shard": peers.shard}
-        else:
-            ctas = useful_ctas(config, ctas)
+        if self._alone:
+            ctas = torch.cuda.get_device_properties(device).multi_processor_count
+            ctas = ctas if peers else useful_ctas(config, ctas)
         self.plan = make_plan(config, cache.context_tokens, ctas, **options)
         # fewer splits are combined faster, more are computed faster: which is better depends on the context of the generation
         few = self.plan if config.n_lanes > 1 else make_plan(config, cache.context_tokens, ctas, **{"max_splits": FEW_SPLITS} | options)
@@ -158,14 +160,19 @@ class GluonPath:
         from engine.kernel.gluon.kernel import decode
 
         with ptx_edit(weights_leave_cache_first if plan.evict_first else None):
-            decode[(plan.ctas,)](*self._arguments(first_token, position), plan, num_warps=4, launch_cooperative_grid=True)
+            decode[(plan.ctas,)](*self._arguments(first_token, position), plan, **self._launch_options)
 
     def compile(self, plan: Plan):
         """Compile the kernel for a plan, without a launch. Returns Triton's compiled kernel."""
         from engine.kernel.gluon.kernel import decode
 
         with ptx_edit(weights_leave_cache_first if plan.evict_first else None):
-            return decode.warmup(*self._arguments(0, 0), plan, grid=(plan.ctas,), num_warps=4, launch_cooperative_grid=True)
+            return decode.warmup(*self._arguments(0, 0), plan, grid=(plan.ctas,), **self._launch_options)
+
+    @property
+    def _launch_options(self) -> dict:
+        """A cooperative launch fits or fails, but may wait for the end of another one on its GPU."""
+        return {"num_warps": 4, "launch_cooperative_grid": self._alone}
 
     def _arguments(self, first_token: int, position: int) -> tuple:
         control, params = self.control, self.params

@@ -226,6 +226,11 @@ class Plan:
         """Columns of the delayed sums that one CTA makes."""
         return 2 * -(-self.hidden // (2 * self.ctas))
 
+    @property
+    def presum_width(self) -> int:
+        """``presum_columns`` rounded up to a power of two (at least 128)."""
+        return max(128, 1 << (self.presum_columns - 1).bit_length())
+
     # --- units --------------------------------------------------------------------------------------------------------
 
     @property

@@ -23,6 +23,7 @@ CASES = {
     ("llama-3.2-3b", torch.bfloat16, False, 1): 320,  # head size 128
     ("qwen2.5-coder-7b", torch.bfloat16, False, 1): 96,  # head size 128, biases, 7 query heads per KV head
     ("laneformer-2b", torch.float16, False, 2): 160,
+    ("laneformer-2b", torch.float16, False, 4): 320,
 }
 
 
