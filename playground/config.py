@@ -1,9 +1,10 @@
 """Every setting that a person can change, read once from the environment or from ``.env``. Listed in ``.env.example``."""
 
+import sys
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -68,4 +69,17 @@ def split(value: str) -> list[str]:
     return [item.strip() for item in value.split(",") if item.strip()]
 
 
-config = Config()
+def without_password(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"
+
+
+def _read() -> Config:
+    try:
+        return Config()
+    except ValidationError as invalid:  # a setting that is no number, ...
+        lines = (f"error: {'.'.join(map(str, e['loc'])).upper()}: {e['msg']}; got {e['input']!r}." for e in invalid.errors())
+        sys.exit("\n".join(lines))
+
+
+config = _read()

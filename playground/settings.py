@@ -6,6 +6,7 @@ import dj_database_url
 
 from playground.config import BASE_DIR, config, split
 from playground.secret import secret_key
+from playground.supervisor.embedded_redis import running_url
 
 DATA_DIR: Path = config.data_dir
 DATA_DIR.mkdir(parents=True, exist_ok=True)
@@ -84,8 +85,9 @@ else:
     DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-# Redis: Celery's broker, streams and control events. The default mode sets REDIS_URL to its embedded server.
-REDIS_URL = config.redis_url or "redis://127.0.0.1:6379/0"
+# Redis: Celery's broker, streams and control events. The default mode sets REDIS_URL to its embedded server; commands started
+# beside it find that one.
+REDIS_URL = config.redis_url or running_url(DATA_DIR) or "redis://127.0.0.1:6379/0"
 
 # Celery: a task is a generation. Acknowledged early and made idempotent by a compare-and-set, so that a crash never runs an
 # answer twice; the reaper ends what a dead worker left behind.

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import redis
 
-from playground.config import BASE_DIR, config
-from playground.supervisor.embedded_redis import embedded_redis
+from playground.config import BASE_DIR, config, without_password
+from playground.supervisor.embedded_redis import embedded_redis, url_file
 from playground.supervisor.processes import Child
 
 FREE_BYTES_NEEDED = 200_000_000
@@ -66,7 +66,7 @@ class Supervisor:
     async def _until_stopped(self, listener: socket.socket) -> int:
         env = dict(os.environ, DJANGO_SETTINGS_MODULE="playground.settings", PYTHONUNBUFFERED="1")
         if not config.redis_url:
-            server, config.redis_url = embedded_redis(config.data_dir / "redis", log=self.logs / "redis.log", env=env)
+            server, config.redis_url = embedded_redis(config.data_dir, log=self.logs / "redis.log", env=env)
             await server.start()
             self.children.append(server)
         env["REDIS_URL"] = config.redis_url
@@ -157,6 +157,7 @@ class Supervisor:
             print("Stopping.", flush=True)
         for child in self.children:
             await child.stop(STOP_SECONDS)
+        url_file(config.data_dir).unlink(missing_ok=True)
 
 
 class Progress:
@@ -243,8 +244,3 @@ def lock(folder: Path):
 
 def shown(path: Path) -> str:
     return os.path.relpath(path)
-
-
-def without_password(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"

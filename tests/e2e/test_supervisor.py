@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from playground.supervisor import supervisor
+from playground.supervisor.embedded_redis import free_port
 from tests.e2e.conftest import ROOT, SYNTHETIC, Product
 
 pytestmark = pytest.mark.e2e
@@ -33,6 +34,7 @@ def test_no_process_outlives_the_supervisor():
             client.receive("delta")
             processes, started = product.processes(), time.monotonic()
             assert product.stop(signal.SIGTERM) == 0
+        assert not (product.folder / "redis" / "url").exists()
         assert time.monotonic() - started < 10
         assert len(processes) >= 5, "supervisor, Redis, worker, engine, web server"
         assert all_gone(processes)
@@ -44,6 +46,32 @@ def test_no_process_outlives_the_supervisor():
         assert all_gone(processes)
     finally:
         product.remove()
+
+
+def manage(*arguments: str, **env: str) -> subprocess.CompletedProcess:
+    """`python manage.py` beside a playground, with nothing in the environment that says where its Redis is."""
+    clean = {k: v for k, v in os.environ.items() if k not in ("REDIS_URL", "DATABASE_URL", "MODELS")}
+    command = [sys.executable, "manage.py", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=clean | {"ENGINE_POOL": "cpu"} | env, capture_output=True, text=True, timeout=60)
+
+
+def test_commands_find_the_embedded_redis_of_a_running_playground(synthetic: Product):
+    code = "from playground import streams; print(len(streams.workers()), 'worker')"
+    done = manage("shell", "--no-imports", "-c", code, DATA_DIR=str(synthetic.folder))
+    assert (done.returncode, done.stdout.strip()) == (0, "1 worker"), done
+    assert (synthetic.folder / "redis" / "url").stat().st_mode & 0o077 == 0, "it holds the password"
+
+
+def test_commands_say_what_they_miss_in_one_line(tmp_path):
+    nobody = {"DATA_DIR": str(tmp_path), "REDIS_URL": f"redis://:secret@127.0.0.1:{free_port()}/0"}
+    done = manage("shell", "--no-imports", "-c", "from playground import streams; streams.workers()", **nobody)
+    assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert "does not answer. Start the playground (make run), or set REDIS_URL" in done.stderr and "secret" not in done.stderr
+    done = manage("rollup_usage", DATA_DIR=str(tmp_path))
+    assert done.returncode == 1 and "has no tables yet. Start the playground once (make run)" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    done = manage("rollup_usage", DATA_DIR=str(tmp_path), LOG_LEVEL="LOUD")
+    assert done.returncode == 1 and done.stderr.startswith("error: LOG_LEVEL: ") and len(done.stderr.splitlines()) == 1
 
 
 def refusal(folder: Path, **env: str) -> str:

@@ -7,6 +7,7 @@ import sys
 from celery.signals import worker_shutting_down
 from django.core.management.base import BaseCommand, CommandError
 
+from playground import streams
 from playground.celery import app
 from playground.chat import runner
 from playground.config import config
@@ -24,6 +25,8 @@ class Command(BaseCommand):
             layout = parse_pool(config.engine_pool, 0 if config.engine_pool == "cpu" else gpu_count())
         except InvalidParameter as error:
             raise CommandError(error.message) from None
+        if not config.redis_url:  # one that is configured may still be starting
+            streams.client().ping()
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # Celery sets its own once it runs
         pool = runner.pool = EnginePool(layout)
         worker_shutting_down.connect(lambda **_: pool.interrupt_all(), weak=False)
