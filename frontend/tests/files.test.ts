@@ -1,8 +1,8 @@
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import { kindOf, needsFirstLine, uniqueName } from "../src/chat/files";
 import { en } from "../src/i18n/en";
 import { fr } from "../src/i18n/fr";
-import { fromMarkdown, readImport, toMarkdown } from "../src/shell/exchange";
+import { fromMarkdown, importChat, importParts, readImport, toMarkdown } from "../src/shell/exchange";
 
 const kind = (info: string, line: string | null = null): [string, string | null] => {
   const { language, name } = kindOf(info, line);
@@ -56,5 +56,32 @@ describe("export and import", () => {
 
   it.each(["null", "[]", "7", '{"messages":[null]}', '{"messages":[{"content":7}]}', '{"messages":{}}'])("says that %s is no chat", (text) => {
     expect(() => readImport("x.json", text)).toThrow(expect.objectContaining({ code: "import_invalid" }));
+  });
+
+  it("sends a long chat in parts that the server takes, all of it and in order", () => {
+    const messages = Array.from({ length: 2500 }, (_, n) => ({ id: String(n), parent_id: n ? String(n - 1) : null, role: "user", content: n % 500 ? "é" : "é".repeat(20_000) }));
+    const parts = importParts({ title: "Long", messages }, 100_000);
+    expect(parts.flatMap((part) => part.messages)).toEqual(messages);
+    for (const part of parts) {
+      expect(part.messages.length).toBeLessThanOrEqual(1000);
+      expect(new Blob([JSON.stringify({ ...part, conversation_id: crypto.randomUUID() })]).size).toBeLessThan(100_000);
+    }
+    expect(parts.length).toBe(5);
+    expect(importParts({ title: "", messages: messages.slice(0, 1) }, Infinity).length).toBe(1);
+  });
+
+  it("takes back a chat of which a part was refused", async () => {
+    const called: string[] = [];
+    vi.stubGlobal("fetch", (path: string, init: RequestInit) => {
+      called.push(`${init.method} ${path}`);
+      const body = called.length === 2 ? { code: "invalid_request", message: "no" } : { id: "7" };
+      return Promise.resolve(new Response(init.method === "DELETE" ? null : JSON.stringify(body), { status: init.method === "DELETE" ? 204 : called.length === 2 ? 400 : 201 }));
+    });
+    const messages = Array.from({ length: 1001 }, (_, n) => ({ id: String(n), parent_id: null, role: "user", content: "x" }));
+    const heard: number[] = [];
+    await expect(importChat({ title: "", messages }, Infinity, (done) => heard.push(done))).rejects.toThrow("no");
+    expect(called).toEqual(["POST /api/conversations/import", "POST /api/conversations/import", "DELETE /api/conversations/7"]);
+    expect(heard).toEqual([1000]);
+    vi.unstubAllGlobals();
   });
 });

@@ -355,6 +355,24 @@ def test_chats_are_found_renamed_deleted_with_undo_exported_and_imported(page: P
     expect(page.locator(".me")).to_contain_text("Dijkstra on a grid")
 
 
+def test_a_chat_of_more_messages_than_one_request_takes_is_imported_whole(page: Page, tmp_path: Path):
+    roles = ("user", "assistant")
+    messages = [{"id": f"m{n}", "parent_id": f"m{n - 1}" if n else None, "role": roles[n % 2], "content": f"Text {n}"} for n in range(2400)]
+    file = tmp_path / "long.json"
+    file.write_text(json.dumps({"format": "playground-conversation-1", "title": "Long chat", "messages": messages}))
+    said = "window.said = []; new MutationObserver(() => { const s = document.querySelector('.undo'); s && said.push(s.innerText); })"
+    page.evaluate(f"() => {{ {said}.observe(document.body, {{subtree: true, childList: true, characterData: true}}); }}")
+    page.get_by_role("button", name="Chats", exact=True).click()
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("dialog").get_by_role("button", name="Import a chat").click()
+    chooser.value.set_files(file)
+    expect(page).to_have_url(re.compile("/c/"), timeout=SLOW)
+    stored = page.evaluate("async () => (await fetch(location.pathname.replace('/c/', '/api/conversations/'))).json()")
+    assert [m["content"] for m in stored["messages"]] == [m["content"] for m in messages]
+    assert {"Importing: 1,000 of 2,400 messages", "Importing: 2,000 of 2,400 messages"} <= set(page.evaluate("said"))
+    expect(page.locator(".undo")).to_have_count(0)
+
+
 def test_a_chat_with_a_link_asks_once_before_it_goes(page: Page, synthetic: Product, shot):
     ask(page, "A shared chat", 30)
     title(page, "Complete")

@@ -1,9 +1,11 @@
 """A chat that was exported comes back with its branches."""
 
 import pytest
+from django.test import Client
 
 pytestmark = pytest.mark.django_db
 
+ROLES = ("user", "assistant")
 BODY = {
     "title": "Grid",
     "messages": [
@@ -33,6 +35,26 @@ def test_a_tree_comes_back_as_it_was(client):
     first = stored["messages"][0]["id"]
     assert [m["parent_id"] for m in stored["messages"]] == [None, first, first]
     assert all(m["generation"] is None for m in stored["messages"])
+
+
+def test_a_long_chat_comes_in_parts_that_hang_together(client):
+    """1,500 messages, each under the one before; the second part's parents are in the first."""
+    messages = [{"id": str(n), "parent_id": str(n - 1) if n else None, "role": ROLES[n % 2], "content": f"Text {n}"} for n in range(1500)]
+    assert post(client, {"title": "Long", "messages": messages}).status_code == 400, "a part has 1,000 messages at most"
+    answer = post(client, {"title": "Long", "messages": messages[:1000]})
+    chat = answer.json()["id"]
+    assert post(client, {"conversation_id": chat, "messages": messages[1000:]}).json() == {"id": chat}
+    stored = client.get(f"/api/conversations/{chat}").json()
+    assert stored["title"] == "Long" and [m["content"] for m in stored["messages"]] == [f"Text {n}" for n in range(1500)]
+    assert [m["parent_id"] for m in stored["messages"]] == [None, *(m["id"] for m in stored["messages"][:-1])]
+
+    again = post(client, {"conversation_id": chat, "messages": messages[1400:]})
+    assert again.status_code == 400 and again.json()["message"] == "Two messages have the id '1400'."
+    loose = post(client, {"conversation_id": chat, "messages": [{"id": "x", "parent_id": "2000", "role": "user", "content": "?"}]})
+    assert loose.status_code == 400 and "'2000', which does not come before it" in loose.json()["message"]
+    stranger = Client()
+    stranger.get("/")
+    assert post(stranger, {"conversation_id": chat, "messages": [BODY["messages"][0]]}).status_code == 404
 
 
 def test_bad_files_name_what_is_wrong(client, monkeypatch):

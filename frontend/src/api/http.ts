@@ -52,6 +52,7 @@ export interface ConversationPage {
 }
 
 export interface ImportBody {
+  conversation_id?: string;
   title: string;
   messages: { id: string; parent_id: string | null; role: string; content: string }[];
 }

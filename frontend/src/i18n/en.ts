@@ -93,6 +93,7 @@ export const en = {
   import_empty: "{name} holds no messages.",
   import_not_json: "This file is not valid JSON.",
   import_not_ours: "This file is no exported chat: it has no list of messages.",
+  import_progress: "Importing: {done} of {total} messages",
   jump_end: "Jump to the end",
   key_enter: "Enter",
   key_esc: "Esc",

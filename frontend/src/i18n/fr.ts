@@ -95,6 +95,7 @@ export const fr: Record<Key, string> = {
   import_empty: "{name} ne contient aucun message.",
   import_not_json: "Ce fichier n'est pas du JSON valide.",
   import_not_ours: "Ce fichier n'est pas une discussion exportée : il n'a pas de liste de messages.",
+  import_progress: "Importation : {done} messages sur {total}",
   jump_end: "Aller à la fin",
   key_enter: "Entrée",
   key_esc: "Échap",

@@ -13,12 +13,12 @@ import { Generation } from "../store/generation";
 import { drafts, lastRate, SettingsStore } from "../store/settings";
 import { createWorkbench, type PlainFile, type Workbench } from "../workbench";
 import { button, h, randomId } from "./dom";
-import { exportConversation, readImport } from "./exchange";
+import { exportConversation, importChat, readImport } from "./exchange";
 import { Frame } from "./frame";
 import { galleryPrompts, openGallery, promptRow } from "./gallery";
 import { openShortcuts } from "./help";
 import { HistoryList } from "./history";
-import { finishUndo, layerOpen, notice, offerUndo, openMenu, openQuestion, openSheet, type Layer } from "./layers";
+import { finishUndo, layerOpen, notice, offerUndo, ongoing, openMenu, openQuestion, openSheet, type Layer } from "./layers";
 import { openPalette } from "./palette";
 import { parametersForm } from "./params";
 import { switchTheme } from "./theme";
@@ -807,14 +807,18 @@ export class Playground {
       input.remove();
       if (!file) return;
       void file.text().then(async (text) => {
+        const progress = ongoing();
         try {
-          const { id } = await api.importConversation(readImport(file.name, text));
+          const chat = readImport(file.name, text);
+          const total = chat.messages.length;
+          const id = await importChat(chat, this.boot.limits["message_bytes"] ?? Infinity, (done) => progress.say(t("import_progress", { done, total })));
           await this.openConversation(id);
           void this.history.refresh();
         } catch (error) {
           this.historyDrawer?.close();
           this.showError(wordsOf(error), "import_failed");
         }
+        progress.end();
       });
     });
     input.click();

@@ -1,4 +1,4 @@
-import { ApiError, type ImportBody } from "../api/http";
+import { api, ApiError, type ImportBody } from "../api/http";
 import type { StoredConversation, StoredMessage } from "../api/types";
 import { t } from "../i18n";
 import { downloadFile } from "./dom";
@@ -39,6 +39,44 @@ export function readImport(fileName: string, text: string): ImportBody {
   const body = /\.json$/i.test(fileName) || text.trimStart().startsWith("{") ? fromJson(text) : fromMarkdown(text);
   if (body.messages.length === 0) throw new ApiError(0, "import_empty", t("import_empty", { name: fileName }));
   return body;
+}
+
+const PART_MESSAGES = 1000; // what the server takes at once
+
+/** A chat in requests that the server takes: `limitBytes` is its limit of one. */
+export function importParts(body: ImportBody, limitBytes: number): ImportBody[] {
+  const room = limitBytes - 2000; // the title and what surrounds the messages
+  const parts: ImportBody[] = [];
+  let bytes = Infinity;
+  for (const message of body.messages) {
+    const size = new Blob([JSON.stringify(message)]).size + 1;
+    let part = parts[parts.length - 1];
+    if (!part || bytes + size > room || part.messages.length === PART_MESSAGES) {
+      part = { title: body.title, messages: [] };
+      parts.push(part);
+      bytes = 0;
+    }
+    part.messages.push(message);
+    bytes += size;
+  }
+  return parts;
+}
+
+/** Stores a chat, whole or not at all; `onProgress` hears how many of its messages are there. The new chat's id. */
+export async function importChat(body: ImportBody, limitBytes: number, onProgress: (done: number) => void): Promise<string> {
+  let id = "";
+  let done = 0;
+  try {
+    for (const part of importParts(body, limitBytes)) {
+      if (id) onProgress(done);
+      ({ id } = await api.importConversation(id ? { ...part, conversation_id: id } : part));
+      done += part.messages.length;
+    }
+  } catch (error) {
+    if (id) await api.remove(id).catch(() => undefined);
+    throw error;
+  }
+  return id;
 }
 
 function fromJson(text: string): ImportBody {

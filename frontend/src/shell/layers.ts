@@ -133,3 +133,14 @@ export function notice(text: string): void {
   document.body.append(element);
   setTimeout(() => element.remove(), 2500);
 }
+
+/** Says how far something has come, until `end`. Nothing is shown before the first words. */
+export function ongoing(): { say(text: string): void; end(): void } {
+  const words = h("span", null);
+  const element = h("div", { class: "undo", role: "status" }, words);
+  const say = (text: string): void => {
+    if (!element.isConnected) topLayer().append(element);
+    words.textContent = text;
+  };
+  return { say, end: () => element.remove() };
+}

@@ -1,1 +1,0 @@
-import{_ as e}from"./layers-l0gzmDJs.js";var t=e===`fr`?`fr`:`en-GB`;export{t};
