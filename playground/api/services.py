@@ -8,7 +8,7 @@ from django.contrib.auth.models import AbstractBaseUser
 from django.utils import timezone
 
 from playground import engine_client
-from playground.api.errors import NoEngine
+from playground.api.errors import InvalidApiKey, NoEngine
 from playground.api.models import ApiKey
 from playground.api.selectors import digest_of
 from playground.chat.models import Generation
@@ -71,9 +71,14 @@ def key_touch(*, key: ApiKey) -> None:
 
 
 def answers_start(*, caller: Caller, jobs: list[Job], end_user: str = "") -> list[Generation]:
-    """Queue the answers of one request. Raises NoEngine, and what ``generations_create`` raises."""
+    """Queue the answers of one request. Raises NoEngine, InvalidApiKey (revoked meanwhile) and what ``generations_create`` raises."""
     _check_engine(jobs[0].params.model)
-    return generations_create(owner=caller.owner, jobs=jobs, source=Generation.Source.API, api_key=caller.api_key, end_user=end_user)
+    key = caller.api_key
+    made = generations_create(owner=caller.owner, jobs=jobs, source=Generation.Source.API, api_key=key, end_user=end_user)
+    if key and ApiKey.objects.filter(pk=key.pk).exclude(revoked_at=None).exists():  # which found nothing to stop
+        answers_stop(generations=made)
+        raise InvalidApiKey("This API key is revoked. Make a new one under API keys.")
+    return made
 
 
 def answers_stop(*, generations: list[Generation]) -> None:

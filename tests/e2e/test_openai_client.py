@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from urllib.request import Request, urlopen
 
+import httpx
 import openai
 import pytest
 
@@ -137,6 +138,50 @@ def test_a_waiting_client_that_leaves_never_reaches_the_engine(synthetic, fast):
             fast.with_options(timeout=1.0).chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=77)
         sql = "select state, started_at from chat_generation where json_extract(params, '$.max_tokens') = 77"
         wait_for(lambda: rows(synthetic, sql) == [("stopped", None)], what="the end of the waiting one")
+
+
+def signed_in(product: Product, user: str) -> httpx.Client:
+    """A browser's session: cookies, and the CSRF token with every write."""
+    browser = httpx.Client(base_url=product.url, timeout=30)
+    browser.get("accounts/login/")
+    form = {"login": user, "password": "long enough", "csrfmiddlewaretoken": browser.cookies["csrftoken"]}
+    assert browser.post("accounts/login/", data=form).status_code == 302
+    browser.headers["X-CSRFToken"] = browser.cookies["csrftoken"]
+    return browser
+
+
+def test_revoking_a_key_ends_its_streams_and_what_waits_within_a_second(synthetic, fast):
+    """By its owner over HTTP, while one answer streams, one is made in one piece and one waits; another key's answer goes on."""
+    browser = signed_in(synthetic, "fast")
+    with ThreadPoolExecutor() as pool:
+        made = browser.post("api/keys", json={"name": "mid-stream"}).json()
+        mine = fast.with_options(api_key=made["secret"])
+        ask = {"model": MODEL, "messages": MESSAGES, "max_tokens": 20_000}
+        text, chunks = "", iter(mine.chat.completions.create(**ask, stream=True))
+        while len(text) < 200:
+            text += next(chunks).choices[0].delta.content or ""
+        whole = pool.submit(mine.chat.completions.create, **ask)
+        other = pool.submit(fast.chat.completions.create, **ask | {"max_tokens": 30})
+        states = "select state from chat_generation where state in ('queued', 'running')"
+        wait_for(lambda: sorted(rows(synthetic, states)) == [("queued",), ("queued",), ("running",)], what="two wait behind one")
+
+        revoked = time.monotonic()
+        assert browser.delete(f"api/keys/{made['id']}").status_code == 204
+        with pytest.raises(openai.APIError) as ended:
+            for chunk in chunks:
+                text += chunk.choices[0].delta.content or ""
+        assert time.monotonic() - revoked < 1.0
+        assert ended.value.code == "cancelled" and "This answer was stopped after" in ended.value.message
+        with pytest.raises(openai.BadRequestError) as never:
+            whole.result(timeout=5)
+        assert never.value.code == "cancelled" and "after 0 tokens" in never.value.message
+        assert other.result(timeout=20).choices[0].finish_reason == "length"
+
+        sql = "select state, completion_tokens from chat_generation where api_key_id = ? order by created_at"
+        [(first, tokens), second] = rows(synthetic, sql, made["id"].replace("-", ""))
+        assert first == "stopped" and 0 < tokens < 1000 and second == ("stopped", 0) and is_prefix(text)
+        with pytest.raises(openai.AuthenticationError, match="revoked"):
+            mine.chat.completions.create(**ask)
 
 
 def test_errors_are_openai_s_exceptions(synthetic, fast):

@@ -317,6 +317,24 @@ def test_revoking_a_key_stops_what_it_runs(user, worker, fake_engine):
     wait_for(lambda: Generation.objects.get().state == "stopped")
 
 
+def test_a_key_revoked_while_its_request_is_stored_runs_nothing(user, worker, fake_engine, monkeypatch):
+    """The request was let in, and the revoking looked for what the key runs before the answer was there."""
+    from playground.api import services
+    from playground.chat.models import Generation
+
+    key, secret = services.key_create(user=user, name="late")
+    create = services.generations_create
+
+    def revoked_meanwhile(**request):
+        services.key_revoke(key=key)
+        return create(**request)
+
+    monkeypatch.setattr(services, "generations_create", revoked_meanwhile)
+    response = Api(secret).post("chat/completions", CHAT | {"max_tokens": 100_000})
+    assert response.status_code == 401 and "revoked" in response.body["error"]["message"]
+    wait_for(lambda: Generation.objects.get().state == "stopped")
+
+
 def test_an_answer_whose_web_process_died_is_ended(user, worker, api, fake_engine, monkeypatch):
     from playground import engine_client
     from playground.api.services import Caller, answers_start
