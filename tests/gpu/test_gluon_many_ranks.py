@@ -1,4 +1,4 @@
-"""The fast path on 4 ranks of one GPU, each with its part of the multiprocessors: logits, tokens and KV rows of one rank."""
+"""The fast path on 4 and 8 ranks of one GPU, each with its part of the multiprocessors: logits, tokens and KV rows of one rank."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ MODEL = replace(
     reductions=(Reduction.PRESENT,) * 2 + (Reduction.PAST,) * 4,
     vocab_size=8000,
 )
-CTAS = {4: 32}  # multiprocessors of each rank, by the number of ranks
+CTAS = {4: 32, 8: 16}  # multiprocessors of each rank, by the number of ranks
 
 
 @pytest.fixture(scope="module")

@@ -91,17 +91,29 @@ def finish_rows(s, u, ok, ctx, LIMIT: gl.constexpr):
 
 @gluon.jit
 def finish_delta(s, u, ok, ctx, C: gl.constexpr):
-    """``finish_rows`` of a lane's output, or of this rank's part of the only lane's, for all ranks."""
+    """``finish_rows`` of a lane's output, or of this rank's part of the only lane's, for all ranks. Of the only lane of a rank (``Plan.chain``) both,
+    the part where it is needed at once; ctx: (of the lane, of the part, whether at once)."""
     if C.ranks == 1:
         finish_rows(s, u, ok, ctx, C.hidden)
+    elif C.chain:
+        lane, part, at_once = ctx
+        finish_lane(s, u, ok, lane, C)
+        if at_once:
+            finish_part(s, u, ok, part, C)
     elif C.all_lanes == 1:
         finish_part(s, u, ok, ctx, C)
     else:
-        out, ahead, away = ctx
-        row = u * s.shape[0] + gl.arange(0, s.shape[0], layout=s.type.layout)
-        ok = ok & (row < C.hidden)
-        put(out + row, ahead, s.to(out.dtype.element_ty), ok)
-        push(C, out + row, s.to(out.dtype.element_ty), ok, away)
+        finish_lane(s, u, ok, ctx, C)
+
+
+@gluon.jit
+def finish_lane(s, u, ok, ctx, C: gl.constexpr):
+    """Hand a lane's output over to all ranks."""
+    out, ahead, away = ctx
+    row = u * s.shape[0] + gl.arange(0, s.shape[0], layout=s.type.layout)
+    ok = ok & (row < C.hidden)
+    put(out + row, ahead, s.to(out.dtype.element_ty), ok)
+    push(C, out + row, s.to(out.dtype.element_ty), ok, away)
 
 
 @gluon.jit

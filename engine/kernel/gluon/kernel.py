@@ -153,13 +153,13 @@ def producer(weights, keys, values, ring, kv, full, empty, token_bar, halts, pid
     group = pid // G.ctas
     rank = pid % G.ctas
     item = rank // G.splits
-    HALVES: gl.constexpr = C.halves
+    HALVES: gl.constexpr = 0 if C.chain else C.halves
     at = (pid * 0, pid * 0)
     tok = pid * 0
     run = pid >= 0
     while run:
         pos = position + tok
-        for layer in range(C.common_layers):
+        for layer in range(C.layers if C.chain else C.common_layers):
             unit = layer * Q.units_layer
             first, n = share(unit, Q.units_qkv, pid, Q.ctas, 2)
             if layer == 0:
@@ -363,13 +363,35 @@ def make_delayed_sums(C: gl.constexpr, act, n, pid, guard, counters, T: gl.const
 def read_sum(C: gl.constexpr, p, guard):
     """Sum [D] of the parts of all groups, float32, of which this thread's values of the first lie at p."""
     N: gl.constexpr = C.boxes
-    v = ()
-    for g in gl.static_range(gl.constexpr(C.all_groups)):
-        v = v + (peek32(p + g * C.padded_hidden, N, N, 256, 4),)
-    y = settle32(v[0], p, N, guard, N, 256, 4)
-    for g in gl.static_range(1, gl.constexpr(C.all_groups)):
-        y = plain_sum(y, settle32(v[g], p + g * C.padded_hidden, N, guard, N, 256, 4), C)
+    if C.chain:
+        return read_sum_of_pairs(C, p, guard)
+    else:
+        v = ()
+        for g in gl.static_range(gl.constexpr(C.all_groups)):
+            v = v + (peek32(p + g * C.padded_hidden, N, N, 256, 4),)
+        y = settle32(v[0], p, N, guard, N, 256, 4)
+        for g in gl.static_range(1, gl.constexpr(C.all_groups)):
+            y = plain_sum(y, settle32(v[g], p + g * C.padded_hidden, N, guard, N, 256, 4), C)
+        return y
+
+
+@gluon.jit
+def read_sum_of_pairs(C: gl.constexpr, p, guard):
+    """``read_sum`` of one part per lane, pair by pair: the order in which ranks with two lanes add them. The next pair is on its way meanwhile."""
+    y = read_pair(C, p, guard)
+    for pair in gl.static_range(1, gl.constexpr(C.all_groups // 2)):
+        y = plain_sum(y, read_pair(C, p + 2 * pair * C.padded_hidden, guard), C)
     return y
+
+
+@gluon.jit
+def read_pair(C: gl.constexpr, p, guard):
+    """The sum of two neighbouring parts."""
+    N: gl.constexpr = C.boxes
+    v = peek32(p, N, N, 256, 4)
+    other = peek32(p + C.padded_hidden, N, N, 256, 4)
+    v = settle32(v, p, N, guard, N, 256, 4)
+    return plain_sum(v, settle32(other, p + C.padded_hidden, N, guard, N, 256, 4), C)
 
 
 @gluon.jit
@@ -714,6 +736,133 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
     return (g, h), w, at, step, bad
 
 
+@gluon.jit
+def chain_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, guard, trace, T: gl.constexpr, C: gl.constexpr):
+    """One layer of a rank's only lane, by all its CTAs. h: tiles of the lane's state without the last layer's W2; w: its attention norm.
+
+    The other lanes are needed at once in the first ``Plan.common_layers`` layers; later only as sums of old layers, made while W2's input is awaited.
+    Returns h, the next layer's w, at, step, bad.
+    """
+    ring, kv, xs, full, empty = mem
+    act, lse, counters, unused, parts, away = buf
+    norms, bias, angles, kcache, vcache = model
+    Q: gl.constexpr = C.common
+    H: gl.constexpr = C.head_size
+    n = tok * C.layers + layer
+    a = at_layer(act, n, C)
+    ahead = clear_distance(n, C.act)
+    sums = tok * C.common_layers + layer
+    unit = layer * Q.units_layer
+    xd = xs._reinterpret(T, [C.boxes, C.segments_d if C.segments_d > 8 else 8, 64], xs.layout)
+    # norm and QKV
+    t0 = now(C, pid)
+    guard = at_place(guard, AT_QKV, layer, pid)
+    begin_step(counters)
+    step += 1
+    h = add_block(C, h, buf, 1, layer - 1, tok, step, xo, pid, guard, T)
+    tw = now(C, pid)
+    bad = stage_normed(C, xd, h, w, bad, layer, T)
+    t1 = now(C, pid)
+    first, units = share(unit, Q.units_qkv, pid, Q.ctas, 2)
+    at = run_pairs(C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_qkv, ahead, bias), C.segments_d, QKV, Q)
+    record(trace, pid, layer * 5, t0, tw, t1, C)
+    # attention
+    w = load_tiles(norms + (2 * layer + 1) * C.padded_hidden + xo, C.boxes)
+    t0 = now(C, pid)
+    guard = at_place(guard, AT_ATTENTION, layer, pid)
+    begin_step(counters)
+    step += 1
+    head = pid // Q.splits
+    split = pid % Q.splits
+    ratio: gl.constexpr = Q.heads // Q.kv_heads
+    qkv = a + C.at_qkv
+    new = (qkv + (Q.heads + head) * H, qkv + (Q.heads + Q.kv_heads + head) * H)
+    row = ((layer * C.kv_heads + head).to(gl.int64) * C.context + pos) * H
+    out = head * ratio * Q.splits + split
+    logs = lse + (n & (PARITIES - 1)) * C.lse
+    qs = xs._reinterpret(T, [2 * C.boxes, 64, 32], kv.layout)
+    at = attend(C, kv, full, empty, qs, step >> 30, at, layer, pos, split, head < Q.kv_heads, qkv + head * (ratio * H), new, (kcache + row, vcache + row),
+                angles, a + C.at_part + out * H, logs + out, ahead,
+                clear_distance(n, C.lse), counters, step * Q.ctas - Q.early(Q.units_qkv, C.early), guard, ratio, Q.splits, True)  # fmt: skip
+    record(trace, pid, layer * 5 + 1, t0, t0, t0, C)
+    # output projection
+    t0 = now(C, pid)
+    guard = at_place(guard, AT_O, layer, pid)
+    begin_step(counters)
+    step += 1
+    wait_count(counters, step * Q.ctas, guard)
+    tw = now(C, pid)
+    xq = xs._reinterpret(T, [C.boxes, Q.segments_o if Q.segments_o > 8 else 8, 64], xs.layout)
+    start, used = span(C, layer, pos)
+    used = gl.minimum(used, Q.splits)
+    if layer < C.common_layers:  # the splits are added in the order of one rank's layers of this kind
+        stage(xq, combine(C, a + C.at_part, logs, used, guard, Q.segments_o, Q.splits, C.ranks), T, C.boxes)
+    else:
+        stage(xq, combine(C, a + C.at_part, logs, used, guard, Q.segments_o, Q.splits), T, C.boxes)
+    t1 = now(C, pid)
+    unit += Q.units_qkv
+    first, units = share(unit, Q.units_o, pid, Q.ctas, 2)
+    own = (a + C.at_o + (1 + C.first_lane) * C.padded_hidden, ahead, away)
+    part = (part_of(parts, sums, 0, C) + C.rank * C.padded_hidden, clear_distance(sums, C.parts), away)
+    ctx = (own, part, layer < C.common_layers)
+    at = run_pairs(C, ring, full, empty, xq, step >> 30, at, first, units, ctx, Q.segments_o, DELTA, Q)
+    record(trace, pid, layer * 5 + 2, t0, tw, t1, C)
+    # norm, gate and up
+    t0 = now(C, pid)
+    guard = at_place(guard, AT_W13, layer, pid)
+    begin_step(counters)
+    step += 1
+    h = add_block(C, h, buf, 0, layer, tok, step, xo, pid, guard, T)
+    tw = now(C, pid)
+    bad = stage_normed(C, xd, h, w, bad, layer, T)
+    t1 = now(C, pid)
+    unit += Q.units_o
+    first, units = share(unit, Q.units_w13, pid, Q.ctas, 2)
+    at = run_pairs(C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_u, ahead), C.segments_d, GATE, Q)
+    record(trace, pid, layer * 5 + 3, t0, tw, t1, C)
+    # down projection
+    w = load_tiles(norms + (2 * layer + 2) * C.padded_hidden + xo, C.boxes)
+    t0 = now(C, pid)
+    guard = at_place(guard, AT_W2, layer, pid)
+    begin_step(counters)
+    step += 1
+    if C.exchange:
+        make_delayed_sums(C, act, n, pid, guard_of(C, at_place(guard, AT_REDUCE, layer, pid), layer, pid), counters, T)
+    wait_count(counters, step * Q.ctas - Q.early(Q.units_w13, C.early), guard)
+    tw = now(C, pid)
+    xf = xs._reinterpret(T, [C.boxes, Q.segments_f if Q.segments_f > 8 else 8, 64], xs.layout)
+    stage_hidden(C, xf, a + C.at_u, 1, guard, T, Q.segments_f, True)
+    t1 = now(C, pid)
+    unit += Q.units_w13
+    first, units = share(unit, Q.units_w2, pid, Q.ctas, 2)
+    own = (a + C.at_m + (1 + C.first_lane) * C.padded_hidden, ahead, away)
+    part = (part_of(parts, sums, 1, C) + C.rank * C.padded_hidden, clear_distance(sums, C.parts), away)
+    ctx = (own, part, layer < C.common_layers)
+    at = run_pairs(C, ring, full, empty, xf, step >> 30, at, first, units, ctx, Q.segments_f, DELTA, Q)
+    record(trace, pid, layer * 5 + 4, t0, tw, t1, C)
+    return h, w, at, step, bad
+
+
+@gluon.jit
+def add_block(C: gl.constexpr, h, buf, mlp: gl.constexpr, layer, tok, step, xo, pid, guard, T: gl.constexpr):
+    """h of a rank's only lane after O, or W2 with ``mlp``, of ``layer`` (-1: none), which was made in step - 1."""
+    act, lse, counters, unused, parts, away = buf
+    Q: gl.constexpr = C.common
+    EARLY: gl.constexpr = Q.early(Q.units_w2 if mlp else Q.units_o, C.early)
+    if layer >= C.common_layers:
+        made = tok * C.layers + layer
+        own = at_layer(act, made, C) + (C.at_m if mlp else C.at_o) + (1 + C.first_lane) * C.padded_hidden + xo
+        delayed = at_layer(act, made - C.delay, C) + C.at_e + mlp * C.padded_hidden + xo
+        wait_count(counters, step * Q.ctas - EARLY, guard)
+        h = lane_update(C, h, own, delayed, 1, (layer >= C.past_from).to(gl.int32), guard, T)
+    if C.common_layers > 0:
+        if (layer >= 0) & (layer < C.common_layers):
+            arrive_everywhere(C, counters, away)
+            p = part_of(parts, tok * C.common_layers + layer, mlp, C)
+            h = add_sum_of_all(C, h, p, xo, counters, tok * C.meetings + 2 * layer + 1 + mlp, EARLY, layer, pid, guard, T)
+    return h
+
+
 # --- consumer: head -------------------------------------------------------------------------------------------------------------
 
 
@@ -791,25 +940,38 @@ def consumer(mem, token_bar, halts, act, lse, total, words, sums, picks, counter
         h = embed(C, table, token, xo)
         w = load_tiles(norms + xo, C.boxes)
         rotated_model = (norms, bias, load_angles(C, cos, sin, pos), kcache, vcache)
-        for layer in range(C.common_layers):
-            h, w, at, step, bad = common_layer(mem, buf, rotated_model, h, w, at, step, bad, layer, tok, pos, pid, xo, guard, trace, T, C)
+        if C.chain:
+            for layer in range(C.layers):
+                h, w, at, step, bad = chain_layer(
+                    mem, buf, rotated_model, h, w, at, step, bad, layer, tok, pos, pid, xo, guard, trace, T, C
+                )
+        else:
+            for layer in range(C.common_layers):
+                h, w, at, step, bad = common_layer(
+                    mem, buf, rotated_model, h, w, at, step, bad, layer, tok, pos, pid, xo, guard, trace, T, C
+                )
         t0 = now(C, pid)
         guard = at_place(guard, AT_HEAD, C.common_layers, pid)
-        if C.common_layers > 0:
+        if C.common_layers > 0 and not C.chain:
             step += 1
             h = add_common(C, act, h, (tok + 1) * C.common_layers, counters, step, xo, guard, parts, away, tok, pid, T)
         if C.common_layers < C.layers:
-            hs = (h, h)
-            for half in range(C.halves):
-                hs, w, at, lane_steps, bad = half_layer(
-                    mem, buf, rotated_model, hs, w, at, lane_steps, bad, half, tok, pos, pid, xo, guard, trace, T, C
-                )
-            t0 = now(C, pid)
-            guard = at_place(guard, AT_HEAD, C.layers, pid)
-            # the first lane of the group is complete; the second needs its last W2
-            last = pid * 0 + C.layers
-            h = after_mlp(C, act, hs[0], (tok + 1) * C.layers, last, group * 2 + 1, xo, guard, T)
-            hs = (h, hs[1])
+            if C.chain:
+                begin_step(counters)
+                step += 1
+                hs = (add_block(C, h, buf, 1, pid * 0 + C.layers - 1, tok, step, xo, pid, guard, T),)
+            else:
+                hs = (h, h)
+                for half in range(C.halves):
+                    hs, w, at, lane_steps, bad = half_layer(
+                        mem, buf, rotated_model, hs, w, at, lane_steps, bad, half, tok, pos, pid, xo, guard, trace, T, C
+                    )
+                t0 = now(C, pid)
+                guard = at_place(guard, AT_HEAD, C.layers, pid)
+                # the first lane of the group is complete; the second needs its last W2
+                last = pid * 0 + C.layers
+                h = after_mlp(C, act, hs[0], (tok + 1) * C.layers, last, group * 2 + 1, xo, guard, T)
+                hs = (h, hs[1])
             write_lane_sum(C, total, hs, w, group, rank, tok, xo, away)
             p = total + (tok & 3) * (C.all_groups * C.padded_hidden) + xo
             if C.ranks == 1:

@@ -6,7 +6,8 @@ padded with zeros); segment row m of a unit is row m // segments, segment m % se
 
 All units of the model form one array [units, boxes, 64, 64] in the order of use. Layers before ``Plan.common_layers`` are computed by
 all CTAs together (one lane, or lanes whose sum is needed at once); in the later layers the CTAs form ``groups``, each of which owns
-``group_lanes`` lanes and needs the others only through sums that are ``delay`` layers old.
+``group_lanes`` lanes and needs the others only through sums that are ``delay`` layers old. A rank with one lane of several (``Plan.chain``) streams
+all its layers like a model of one lane.
 """
 
 from dataclasses import dataclass, replace
@@ -75,6 +76,7 @@ class Plan:
     layers: int
     common_layers: int
     lanes: int
+    all_lanes: int  # of the model
     groups: int
     group_lanes: int
     hidden: int
@@ -109,17 +111,18 @@ class Plan:
     ranks: int = 1
 
     @property
-    def all_lanes(self) -> int:
-        return self.lanes * self.ranks if self.lanes > 1 else 1
+    def chain(self) -> bool:
+        """This rank owns one of several lanes."""
+        return self.lanes == 1 and self.all_lanes > 1
 
     @property
     def first_lane(self) -> int:
         """The number of this rank's first lane among all."""
-        return self.rank * self.lanes if self.lanes > 1 else 0
+        return self.rank * self.lanes if self.all_lanes > 1 else 0
 
     @property
     def all_groups(self) -> int:
-        """Parts of a sum that all ranks need at once: one per group of lanes, or one per rank of a one-lane model."""
+        """Parts of a sum that all ranks need at once: one per group of lanes, or one per rank where it has one lane."""
         return self.groups * self.ranks
 
     @property
@@ -146,7 +149,7 @@ class Plan:
     def pushed_bytes(self) -> int:
         """Bytes that this rank stores in the others' memory for one greedy token."""
         rows = 2 * self.layers * self.lanes * 2 if self.exchange else 0
-        sums = (2 * self.common_layers + (self.lanes > 1)) * self.groups * 4
+        sums = (2 * self.common_layers + (self.all_lanes > 1)) * self.groups * 4
         return (self.ranks - 1) * ((rows + sums) * self.hidden + 8 * self.ctas)
 
     @property
@@ -258,7 +261,7 @@ class Plan:
     @property
     def steps(self) -> int:
         """Profile records of one token."""
-        return self.common_layers * 5 + self.halves * 5 + 2
+        return (self.layers if self.chain else self.common_layers + self.halves) * 5 + 2
 
     @property
     def halves(self) -> int:
@@ -340,6 +343,7 @@ def make_plan(
         layers=config.n_layers,
         common_layers=common_layers,
         lanes=lanes,
+        all_lanes=all_lanes,
         groups=groups,
         group_lanes=lanes // groups,
         hidden=config.hidden_size,
@@ -437,8 +441,8 @@ def _present_layers(config: ModelConfig) -> int:
 def unsupported(config: ModelConfig, ctas: int, shard: Shard = Shard()) -> str | None:  # noqa: B008
     """Why the fast path cannot run this model on such ranks, or None."""
     all_lanes, reductions = config.n_lanes, config.layer_reductions
-    if all_lanes > 1 and all_lanes // shard.ranks % 2:
-        return f"{all_lanes} lanes on {shard.ranks} GPUs (each takes pairs of lanes)"
+    if all_lanes > 1 and (all_lanes % 2 or all_lanes // shard.ranks > 1 and all_lanes // shard.ranks % 2):
+        return f"{all_lanes} lanes on {shard.ranks} GPUs (each takes pairs of lanes, or one of an even number)"
     present = _present_layers(config)
     config = part_of(config, shard)
     lanes = config.n_lanes
@@ -466,13 +470,13 @@ def unsupported(config: ModelConfig, ctas: int, shard: Shard = Shard()) -> str |
             return f"{name} {columns:,} (at most {16 * kw:,})"
     if config.n_kv_heads > ctas:
         return f"{config.n_kv_heads} KV heads on {ctas} multiprocessors"
-    if lanes == 1:
+    if all_lanes == 1:
         return None
     if config.qkv_bias:
         return "biases with lanes"
     if config.head not in (Head.PRE_NORM_SUM, Head.REPLICATE):
         return f"head arrangement {config.head}"
-    if lanes % 2 or ctas % _groups(lanes, ctas):
+    if ctas % _groups(lanes, ctas):
         return f"{lanes} lanes on {ctas} multiprocessors"
     if present == config.n_layers or Reduction.PRESENT in reductions[present:]:
         return "layers with present sums after others"

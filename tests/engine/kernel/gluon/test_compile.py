@@ -24,6 +24,7 @@ CASES = {
     ("qwen2.5-coder-7b", torch.bfloat16, False, 1): 96,  # head size 128, biases, 7 query heads per KV head
     ("laneformer-2b", torch.float16, False, 2): 160,
     ("laneformer-2b", torch.float16, False, 4): 320,
+    ("laneformer-2b", torch.float16, False, 8): 256,  # one lane per rank
 }
 
 

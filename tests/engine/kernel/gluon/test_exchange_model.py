@@ -6,7 +6,7 @@ when it follows from program order and from "a value is read after it was writte
 for paths.
 
 The model is the kernel's schedule with few CTAs: rows of O and attention outputs are made by one CTA only, in turn (in the kernel, too, not
-every CTA makes some), all others by all; the rows that a CTA adds up lie in one part.
+every CTA makes some), all others by all; the rows that a CTA adds up lie in one part. Ranks own two lanes, half a layer apart, or one.
 """
 
 from collections import defaultdict
@@ -14,22 +14,18 @@ from collections import defaultdict
 import pytest
 
 CTAS = 3  # of a rank
-LANES = 2  # of a rank, half a layer apart
 DELAY = 2
 
 
 class Schedule:
     """Operations of all CTAs. ``writes[value]``, ``reads[place, use]``, ``clears[place, use]``, ``puts[place, use]``: their numbers."""
 
-    def __init__(self, ranks: int, layers: int, common: int, tokens: int, parities: int = 8, ahead: int = 2, token_slots: int = 4):
-        self.ranks, self.layers, self.common, self.parities, self.ahead, self.token_slots = (
-            ranks,
-            layers,
-            common,
-            parities,
-            ahead,
-            token_slots,
-        )
+    def __init__(
+        self, ranks: int, layers: int, common: int, tokens: int, *, lanes: int = 2, parities: int = 8, ahead: int = 2, token_slots: int = 4
+    ):
+        """lanes: of a rank."""
+        self.ranks, self.layers, self.common, self.lanes = ranks, layers, common, lanes
+        self.parities, self.ahead, self.token_slots = parities, ahead, token_slots
         self.before: list[list] = []  # of an operation: the numbers of operations before it, or values that must have been written
         self.writes = defaultdict(list)
         self.reads, self.clears, self.puts = defaultdict(list), defaultdict(list), defaultdict(list)
@@ -80,10 +76,10 @@ class Schedule:
         for kind, made in (("o", n - DELAY + 1), ("m", n - DELAY)):
             if made < 0:
                 continue
-            for lane in range(self.ranks * LANES):
+            for lane in range(self.ranks * self.lanes):
                 place = self._place(self._rank, kind, lane, made, self._cta)
                 self._read((kind, lane, made, self._cta), place)
-                if lane // LANES != self._rank:
+                if lane // self.lanes != self._rank:
                     self._clear((place[0], made + self.parities))
             self._clear(self._place(self._rank, "e" + kind, 0, made + self.ahead, self._cta))
             self._write(("e" + kind, self._rank, made, self._cta), [self._place(self._rank, "e" + kind, 0, made, self._cta)])
@@ -108,7 +104,7 @@ class Schedule:
     # --- the kernel's order
 
     def _lanes(self) -> list[int]:
-        return [self._rank * LANES + k for k in range(LANES)]
+        return [self._rank * self.lanes + k for k in range(self.lanes)]
 
     def _local(self, kind: str, key: tuple, makes: bool) -> None:
         if makes:
@@ -118,6 +114,50 @@ class Schedule:
         return n % CTAS == self._cta
 
     def _token(self, token: int) -> None:
+        if self.lanes == 1:
+            self._chain(token)
+        else:
+            self._layers(token)
+        self._put_everywhere("head", token, self.token_slots, self._cta)
+        self._read_everywhere("head", token, self.token_slots)
+        self._put_everywhere("word", token, self.token_slots, self._cta)
+        self._read_everywhere("word", token, self.token_slots)
+
+    def _chain(self, token: int) -> None:
+        """All layers of a rank's only lane."""
+        lane = self._rank
+        for layer in range(self.layers):
+            n, sums = token * self.layers + layer, token * self.common + layer
+            self._add_block("m", token, layer - 1)
+            self._local("qkv", (lane, n), True)
+            self._read(("qkv", lane, n))
+            self._local("attention", (lane, n), self._turn(n + 1))
+            self._read(("attention", lane, n))
+            parts = list(range(CTAS)) if self._turn(n) else []
+            self._write_rows("o", lane, n, parts)
+            for part in parts if layer < self.common else []:
+                self._put_everywhere("po", sums, self.parities, part)
+            self._add_block("o", token, layer)
+            self._local("u", (lane, n), True)
+            self._sums(n)
+            self._read(("u", lane, n))
+            self._write_rows("m", lane, n, [(self._cta + n) % CTAS])
+            if layer < self.common:
+                self._put_everywhere("pm", sums, self.parities, (self._cta + n) % CTAS)
+        self._add_block("m", token, self.layers - 1)
+
+    def _add_block(self, kind: str, token: int, layer: int) -> None:
+        """What the state of a rank's only lane takes from O or W2 of a layer (-1: none)."""
+        made = token * self.layers + layer
+        if layer >= self.common:
+            self._read_rows(kind, self._rank, made)
+            if layer >= DELAY:
+                self._read_sums(kind, made - DELAY)
+        elif layer >= 0:
+            self._read_everywhere("p" + kind, token * self.common + layer, self.parities)
+
+    def _layers(self, token: int) -> None:
+        """The layers of two lanes."""
         for layer in range(self.common):
             n, sums = token * self.layers + layer, token * self.common + layer
             if layer:
@@ -146,10 +186,6 @@ class Schedule:
         if halves > 1:
             n = (token + 1) * self.layers
             self._state(n, self._lanes()[1], self.layers)
-        self._put_everywhere("head", token, self.token_slots, self._cta)
-        self._read_everywhere("head", token, self.token_slots)
-        self._put_everywhere("word", token, self.token_slots, self._cta)
-        self._read_everywhere("word", token, self.token_slots)
 
     def _state(self, n: int, lane: int, layer: int) -> None:
         """What the state of a lane before ``layer`` takes from the layer before."""
@@ -229,25 +265,32 @@ class Schedule:
         return again
 
 
+# ranks, layers, layers in common, tokens, lanes of a rank
 CASES = {
-    "2 ranks": (2, 6, 2, 6),
-    "4 ranks": (4, 4, 2, 6),
-    "no layers in common": (2, 5, 0, 6),
-    "one lane": (3, 3, 3, 7),
-    "one rank": (1, 6, 2, 6),
+    "2 ranks": (2, 6, 2, 6, 2),
+    "4 ranks": (4, 4, 2, 6, 2),
+    "8 ranks of one lane": (8, 4, 2, 6, 1),
+    "one lane each, more layers": (4, 7, 2, 5, 1),
+    "one lane each, no layers in common": (3, 5, 0, 6, 1),
+    "no layers in common": (2, 5, 0, 6, 2),
+    "a model of one lane": (3, 3, 3, 7, 2),
+    "one rank": (1, 6, 2, 6, 2),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_place_is_cleared_after_its_readers_and_before_its_next_writer(case):
-    assert Schedule(*CASES[case]).check() > 100
+    ranks, layers, common, tokens, lanes = CASES[case]
+    assert Schedule(ranks, layers, common, tokens, lanes=lanes).check() > 100
 
 
-def test_too_few_buffers_are_found():
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_too_few_buffers_are_found(lanes):
     with pytest.raises(AssertionError, match="may be cleared before it is read"):
-        Schedule(2, 6, 2, 4, parities=3).check()
+        Schedule(2, 6, 2, 4, lanes=lanes, parities=3).check()
 
 
-def test_clearing_for_others_at_the_last_moment_is_found():
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_clearing_for_others_at_the_last_moment_is_found(lanes):
     with pytest.raises(AssertionError, match="may be written before the place is cleared"):
-        Schedule(2, 6, 2, 6, ahead=0).check()
+        Schedule(2, 6, 2, 6, lanes=lanes, ahead=0).check()

@@ -55,7 +55,7 @@ def units_of(plan, packed, mode, at, index):
     return out
 
 
-SHARDS = [(LLAMA, Shard()), (LANES, Shard()), (LLAMA, Shard(1, 2)), (LANES, Shard(1, 2)), (LANES, Shard(3, 4))]
+SHARDS = [(LLAMA, Shard()), (LANES, Shard()), (LLAMA, Shard(1, 2)), (LANES, Shard(1, 2)), (LANES, Shard(3, 4)), (LANES, Shard(5, 8))]
 
 
 @pytest.mark.parametrize("config, shard", SHARDS, ids=lambda x: x.name if isinstance(x, ModelConfig) else f"{x.rank}-of-{x.ranks}")
@@ -105,7 +105,7 @@ def test_packed_stream_multiplies_like_the_matrices(config, shard):
 
 
 @pytest.mark.parametrize(
-    "config, ranks", [(LLAMA, 2), (LANES, 2), (LANES, 4)], ids=lambda x: x.name if isinstance(x, ModelConfig) else f"{x}"
+    "config, ranks", [(LLAMA, 2), (LANES, 2), (LANES, 4), (LANES, 8)], ids=lambda x: x.name if isinstance(x, ModelConfig) else f"{x}"
 )
 def test_the_units_of_all_ranks_hold_every_weight_once(config, ranks):
     whole = weights_of(config)
@@ -119,13 +119,21 @@ def test_the_units_of_all_ranks_hold_every_weight_once(config, ranks):
 
 
 def test_ranks_have_the_same_buffers_and_parts_of_the_whole():
-    for name, ranks in (("laneformer-2b", 2), ("laneformer-2b", 4), ("llama-3.1-8b", 2)):
+    for name, ranks in (("laneformer-2b", 2), ("laneformer-2b", 4), ("laneformer-2b", 8), ("llama-3.1-8b", 2)):
         config = SHAPES[name]
         plans = [make_plan(config, 4096, CTAS, shard=Shard(rank, ranks)) for rank in range(ranks)]
         assert len({(p.act, p.lse, p.parts, p.all_groups) for p in plans}) == 1
         assert [p.first_vocab for p in plans] == [rank * config.vocab_size // ranks for rank in range(ranks)]
         assert plans[0].lane.splits == make_plan(config, 4096, CTAS).lane.splits  # so that attention adds up in the same order
         assert all(p.all_lanes == config.n_lanes and p.all_vocab == config.vocab_size for p in plans)
+
+
+def test_a_rank_with_one_lane_streams_like_a_model_of_one_lane():
+    plan = make_plan(SHAPES["laneformer-2b"], 4096, CTAS, shard=Shard(5, 8))
+    assert plan.chain and plan.first_lane == 5 and plan.all_groups == 8
+    assert plan.common == plan.lane and plan.first_head_unit == plan.layers * plan.common.units_layer
+    others = [make_plan(SHAPES[name], 4096, CTAS, shard=Shard(0, ranks)) for name, ranks in (("laneformer-2b", 4), ("llama-3.1-8b", 8))]
+    assert not any(other.chain for other in others)
 
 
 def test_plans_of_the_named_shapes_stream_little_padding():
@@ -154,8 +162,11 @@ def test_what_is_not_supported_is_named():
     ):
         assert word in unsupported(replace(base, **change), CTAS)
     lanes = SHAPES["laneformer-2b"]
-    assert "8 lanes on 8 GPUs" in unsupported(lanes, CTAS, Shard(0, 8))
-    assert unsupported(lanes, CTAS, Shard(0, 4)) is None
+    assert all(unsupported(lanes, CTAS, Shard(0, ranks)) is None for ranks in (1, 2, 4, 8))
+    for count, ranks in ((6, 2), (3, 3), (3, 1)):
+        assert f"{count} lanes on {ranks} GPUs" in unsupported(
+            replace(lanes, n_lanes=count, n_heads=24, n_kv_heads=12), CTAS, Shard(0, ranks)
+        )
     assert "norms per lane" in unsupported(replace(lanes, lane_norms=True), CTAS)
     assert "head arrangement" in unsupported(replace(lanes, head=Head.VOCAB_PARALLEL), CTAS)
 
