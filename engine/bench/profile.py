@@ -57,14 +57,14 @@ def _fast_phases(path, token_ns: float) -> list[PhaseTime]:
     A group's lanes alternate, so that steps of the two kinds of layers have an order each."""
     plan, unit = path.plan, path.plan.boxes * 8192
     order = ("norm, QKV", "norm, gate and up", "attention", "down projection", "output projection")  # of two lanes, half a layer apart
-    halves = plan.halves if plan.common_layers < plan.layers else 0
-    names = list(PHASES) * plan.common_layers + [f"{name}, lanes" for name in order] * halves + ["head", "choice"]
+    halves = plan.halves if plan.whole_layers < plan.layers else 0
+    names = list(PHASES) * plan.whole_layers + [f"{name}, lanes" for name in order] * halves + ["head", "choice"]
     sizes = {"head": plan.units_head * unit}
     for name, units in zip(PHASES, ("units_qkv", None, "units_o", "units_w13", "units_w2"), strict=True):
         if units:
-            sizes[name] = plan.common_layers * getattr(plan.common, units) * unit
+            sizes[name] = plan.whole_layers * getattr(plan.common, units) * unit
             sizes[f"{name}, lanes"] = (halves - 1) * plan.groups * getattr(plan.lane, units) * unit
-    steps = [*range(5 * (plan.common_layers + halves)), plan.steps - 2, plan.steps - 1]
+    steps = [*range(5 * (plan.whole_layers + halves)), plan.steps - 2, plan.steps - 1]
     trace = path.trace.double().cpu()[:, steps].transpose(0, 1)
     clocks_per_us = (trace[-1, :, 3] - trace[0, :, 0]).mean().item() / token_ns * 1000
     work, wait = (trace[:, :, 3] - trace[:, :, 2]) / clocks_per_us, (trace[:, :, 2] - trace[:, :, 0]) / clocks_per_us

@@ -153,13 +153,13 @@ def producer(weights, keys, values, ring, kv, full, empty, token_bar, halts, pid
     group = pid // G.ctas
     rank = pid % G.ctas
     item = rank // G.splits
-    HALVES: gl.constexpr = 0 if C.chain else C.halves
+    HALVES: gl.constexpr = C.halves
     at = (pid * 0, pid * 0)
     tok = pid * 0
     run = pid >= 0
     while run:
         pos = position + tok
-        for layer in range(C.layers if C.chain else C.common_layers):
+        for layer in range(C.whole_layers):
             unit = layer * Q.units_layer
             first, n = share(unit, Q.units_qkv, pid, Q.ctas, 2)
             if layer == 0:

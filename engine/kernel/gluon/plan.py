@@ -261,12 +261,17 @@ class Plan:
     @property
     def steps(self) -> int:
         """Profile records of one token."""
-        return (self.layers if self.chain else self.common_layers + self.halves) * 5 + 2
+        return (self.whole_layers + self.halves) * 5 + 2
+
+    @property
+    def whole_layers(self) -> int:
+        """Leading layers that all CTAs compute together, phase after phase."""
+        return self.layers if self.chain else self.common_layers
 
     @property
     def halves(self) -> int:
         """Half layers of a group's two lanes: one lane is half a layer behind the other."""
-        return 2 * (self.layers - self.common_layers) + 1
+        return 0 if self.chain else 2 * (self.layers - self.common_layers) + 1
 
 
 def _align(n: int) -> int:
