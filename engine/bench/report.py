@@ -1,9 +1,4 @@
-"""The benchmark's report: text for people, a dict for machines, an SVG bar chart."""
-
-from html import escape
-from pathlib import Path
-
-BAR, GAP, LEFT, WIDTH = 34, 14, 260, 520  # pixels
+"""The benchmark's report as text for people."""
 
 
 def text(report: dict) -> str:
@@ -47,38 +42,18 @@ def _exchange_line(exchange: dict, tokens_per_s: float) -> str:
     )
 
 
-def rival_text(report: dict) -> str:
-    """One line for each form of the rival."""
-    speed, lines = report["speed"], []
-    for name, value in report["rival"].items():
-        ratio = speed["decode_tokens_per_s"] / value
-        lines.append(f"rival          PyTorch {name} + CUDA graph: {value:,.1f} tokens/s; this engine is {ratio:.2f} x")
-    return "\n".join(lines)
+def form_text(form: dict) -> str:
+    """One form of the rival."""
+    cached = ", from the cache" if form["cached"] else ""
+    return (
+        f"rival          {form['name']}: {form['decode_tokens_per_s']:,.1f} tokens/s (from {form['decode_tokens_per_s_min']:,.1f} "
+        f"to {form['decode_tokens_per_s_max']:,.1f}), ready after {form['compile_s']:.0f} s{cached}; "
+        f"its first {form['equal_tokens']} tokens equal those of the first form"
+    )
 
 
-def bars(report: dict) -> list[tuple[str, float]]:
-    """(label, tokens/s) of everything that was measured, the bound last."""
-    result = [(f"this engine ({report['kernel']})", report["speed"]["decode_tokens_per_s"])]
-    result += [(f"PyTorch {name} + CUDA graph", value) for name, value in (report.get("rival") or {}).items()]
-    if report["bound_tokens_per_s"]:
-        result.append(("read bound (measured bandwidth)", report["bound_tokens_per_s"]))
-    return result
-
-
-def write_plot(report: dict, path: Path) -> None:
-    """Decode tokens/s as an SVG bar chart."""
-    rows = bars(report)
-    longest = max(value for _, value in rows)
-    height = 60 + len(rows) * (BAR + GAP)
-    info = report["engine"]
-    title = f"Decode tokens/s, {info['model']}, {info['dtype']}, batch 1, {info['device']}"
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 110}" height="{height}" font-family="sans-serif" font-size="14">',
-        f'<text x="10" y="26" font-size="16">{escape(title)}</text>',
-    ]
-    for index, (label, value) in enumerate(rows):
-        y = 46 + index * (BAR + GAP)
-        parts.append(f'<text x="{LEFT - 10}" y="{y + 22}" text-anchor="end">{escape(label)}</text>')
-        parts.append(f'<rect x="{LEFT}" y="{y}" width="{WIDTH * value / longest:.0f}" height="{BAR}" fill="#4878a8"/>')
-        parts.append(f'<text x="{LEFT + WIDTH * value / longest + 8:.0f}" y="{y + 22}">{value:,.0f}</text>')
-    path.write_text("\n".join([*parts, "</svg>\n"]))
+def rival_text(rival: dict) -> str:
+    """The best form and the ratio."""
+    if rival["best"] is None:
+        return "rival          no form of PyTorch ran, so there is no ratio"
+    return f"best rival     PyTorch, {rival['best']}; this engine is {rival['ratio']:.2f} x"
