@@ -23,6 +23,7 @@ class EngineInfo:
     bytes_per_token: int  # weight bytes read per decoded token
     datasheet_bytes_per_s: float | None = None
     measured_bytes_per_s: float | None = None
+    driver: str | None = None  # the GPU's
 
     @property
     def bound_tokens_per_s(self) -> float | None:

@@ -1,6 +1,7 @@
 """What the GPUs of this machine can read at most, by their datasheets."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 # Peak memory bandwidth in bytes/s, by a part of the name that the driver reports; the first match counts.
 DATASHEET_BYTES_PER_S = (
@@ -46,3 +47,12 @@ def gpus() -> list[Gpu]:
         return []
     found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return [Gpu(gpu.name, gpu.total_memory, datasheet_bytes_per_s(gpu.name)) for gpu in found]
+
+
+def driver() -> str | None:
+    """The NVIDIA driver's version, from the file that its kernel module offers."""
+    try:
+        words = Path("/proc/driver/nvidia/version").read_text().split()
+    except OSError:
+        return None
+    return next((word for word in words if word.count(".") >= 1 and word.replace(".", "").isdigit()), None)

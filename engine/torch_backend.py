@@ -12,6 +12,7 @@ from engine import sampling as sampler
 from engine.backend import EngineInfo, Token
 from engine.config import ModelConfig
 from engine.errors import DeviceError, InvalidRequest, NumericalError
+from engine.hardware import driver
 from engine.loading import load_config, load_weights, pick_dtype
 from engine.memory import fit_context, host_free_bytes
 from engine.models import resolve
@@ -168,4 +169,5 @@ def _info(model: str, title: str, config: ModelConfig, context: int, device: tor
         context_tokens=context,
         vocab_size=config.vocab_size,
         bytes_per_token=config.bytes_per_token(dtype.itemsize),
+        driver=driver() if on_gpu else None,
     )

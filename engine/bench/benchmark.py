@@ -136,14 +136,5 @@ def _surroundings(backend) -> dict:
         "kernel_speeds_at_warm_up": getattr(backend, "speeds", {}),
         "torch": torch.__version__,
         "triton": triton_version,
-        "driver": _driver() if backend.info.gpus else None,
+        "driver": backend.info.driver,
     }
-
-
-def _driver() -> str | None:
-    """The NVIDIA driver's version, from the file that its kernel module offers."""
-    try:
-        words = Path("/proc/driver/nvidia/version").read_text().split()
-    except OSError:
-        return None
-    return next((word for word in words if word.count(".") >= 1 and word.replace(".", "").isdigit()), None)

@@ -10,7 +10,7 @@ import torch
 from engine import sampling as sampler
 from engine.backend import EngineInfo, Token
 from engine.errors import DeviceError, InvalidRequest, ModelError
-from engine.hardware import datasheet_bytes_per_s
+from engine.hardware import datasheet_bytes_per_s, driver
 from engine.kernel.cache import KVCache
 from engine.kernel.control import Control
 from engine.kernel.params import DEFAULT_SPIN_LIMIT, ParamBlock
@@ -230,6 +230,7 @@ class MonokernelBackend:
             bytes_per_token=self.config.bytes_per_token(self.dtype.itemsize),
             datasheet_bytes_per_s=_times(datasheet_bytes_per_s(name), self.ranks),
             measured_bytes_per_s=_times(measured, self.ranks),
+            driver=driver() if on_gpu else None,
         )
 
 

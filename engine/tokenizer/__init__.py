@@ -1,6 +1,7 @@
 """Text <-> token ids, chat templates and streamed decoding. Imports no torch: web processes count prompt tokens with it."""
 
 from engine.models import ModelSource, resolve
+from engine.shapes import SHAPES
 from engine.tokenizer.detokenizer import Detokenizer
 from engine.tokenizer.tokenizer import Tokenizer
 
@@ -8,13 +9,16 @@ __all__ = ["Detokenizer", "Tokenizer", "load_tokenizer"]
 
 
 def load_tokenizer(model: str | ModelSource) -> Tokenizer:
-    """The tokenizer that comes with a model: tokenizer.json, SentencePiece tokenizer.model, or GGUF metadata.
+    """The tokenizer that comes with a model: tokenizer.json, SentencePiece tokenizer.model, or GGUF metadata; a made-up one
+    for random weights.
 
     Raises UnknownModel, or ModelError when the model has no tokenizer or one of an unknown kind.
     """
-    from engine.tokenizer import folder, gguf
+    from engine.tokenizer import folder, gguf, stand_in
 
     source = resolve(model) if isinstance(model, str) else model
     if source.kind == "gguf":
         return Tokenizer(gguf.read(source.path))
+    if source.kind == "random":
+        return Tokenizer(stand_in.made_up(SHAPES[source.shape].vocab_size))
     return Tokenizer(folder.read(source.folder()))

@@ -1,6 +1,7 @@
 """Tokenizers of all three sources against golden data, Transformers and SentencePiece; typed text never becomes markup."""
 
 import json
+import random
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors,
 from tokenizers import Tokenizer as Pipeline
 
 from engine.errors import InvalidRequest, ModelError
+from engine.shapes import SHAPES
 from engine.tokenizer import load_tokenizer, tokenizer
 from engine.tokenizer.tokenizer import ALPHABET
 
@@ -294,3 +296,24 @@ def test_megabytes_are_refused_after_the_limit_and_shorter_ones_are_counted(smol
     assert smollm2.far_over(" " * 500_000, 8_192) is None, "7,813 tokens"
     with pytest.raises(InvalidRequest, match="character 2,000,001 is half a character"):
         smollm2.far_over(megabytes + "\udcff", 8_192)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_random_weights_have_a_made_up_tokenizer(shape):
+    ours = load_tokenizer(f"random:{shape}")
+    size = SHAPES[shape].vocab_size
+    assert ours.vocab_size == size and not ours.eos_ids
+    texts = [ours.token_bytes(i) for i in range(size)]
+    assert all(texts) and len(set(texts)) == size
+    messages = [{"role": "user", "content": "What does <|end|> mean? 数字 🙂"}]
+    assert ours.decode(ours.render_chat(messages)) == "<|user|>What does <|end|> mean? 数字 🙂<|end|><|assistant|>"
+    assert ours.render_chat(messages).count(size - 1) == 1  # typed markup is text
+
+
+def test_what_random_weights_say_fits_the_next_prompt():
+    ours = load_tokenizer("random:laneformer-2b")
+    ids = random.Random(0).choices(range(SHAPES["laneformer-2b"].vocab_size), k=1000)
+    text = ours.decode(ids, skip_special=True)
+    assert len(ours.encode(text)) < 1050 and ours.decode(ours.encode(text)) == text
+    ends = [ours.token_text(i)[-3:] for i in range(256, ours.vocab_size)]
+    assert ends.count(".\n\n") > 50 and sum(end[-1] == "." for end in ends) > 1000

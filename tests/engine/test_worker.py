@@ -155,6 +155,12 @@ def test_loading_reports_progress_and_a_model_without_tokenizer_takes_ids():
             engine.submit(request())
 
 
+def test_random_weights_answer_a_chat_up_to_its_length():
+    with Engine(EngineConfig("random:tiny", backend="torch", gpus=0)) as engine:
+        events = list(engine.submit(request(max_tokens=20, temperature=1.0, seed=3)))
+    assert events[-1].finish_reason == "length" and events[-1].usage.completion_tokens == 20 and len(text_of(events)) > 20
+
+
 def test_what_keeps_an_engine_from_loading_is_raised(tmp_path):
     with pytest.raises(UnknownModel, match="no-such-model"):
         Engine(EngineConfig("no-such-model", backend="torch"))

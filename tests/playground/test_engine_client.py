@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from playground.engine_client import EnginePool, parse_pool
+from playground.engine_client import EnginePool, count_prompt_tokens, parse_pool
 from playground.exceptions import InvalidParameter
 from tests.fakes import FakeEngine
 from tests.playground.conftest import wait_for
@@ -34,6 +34,11 @@ def test_a_pool_is_laid_out_over_the_gpus(text, gpus, layout):
 def test_a_pool_that_the_machine_cannot_hold_is_refused(text, gpus, words):
     with pytest.raises(InvalidParameter, match=words):
         parse_pool(text, gpus)
+
+
+def test_a_chat_with_random_weights_is_counted():
+    """The page and /v1 take a model that has no files: its tokenizer is made up."""
+    assert count_prompt_tokens("random:laneformer-2b", {"messages": [{"role": "user", "content": "Hi"}]}) == 5
 
 
 @pytest.mark.usefixtures("empty_redis")
