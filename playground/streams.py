@@ -195,8 +195,9 @@ class StreamTaken(Exception):
 class StreamWriter:
     """Writes one generation's frames, one entry a frame, deltas merged over ``BATCH_SECONDS``.
 
-    The first frame after a pause goes out at once; a thread sends what gathers meanwhile. While Redis is away frames wait in
-    memory and are retried in order. ``trace`` has ``[event number, characters, tokens, elapsed_ms]`` for every delta sent.
+    What comes up to the first delta goes out at once, and so does a delta after a pause; a thread sends what gathers meanwhile.
+    While Redis is away frames wait in memory and are retried in order. ``trace`` has ``[event number, characters, tokens,
+    elapsed_ms]`` for every delta sent.
     """
 
     def __init__(self, generation_id: UUID):
@@ -243,7 +244,13 @@ class StreamWriter:
                 self._write(frames)
             if closed:
                 return
-            time.sleep(BATCH_SECONDS)
+            if any(frame["type"] == "delta" for frame in frames):
+                self._pause()
+
+    def _pause(self) -> None:
+        """For a batch's time, or until the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed, BATCH_SECONDS)
 
     def _write(self, frames: list[dict]) -> None:
         first, attempt = self.number + 1, 0

@@ -21,8 +21,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from engine.tokenizer import load_tokenizer
 from tests.benchmarks.path_cost import run_start_ns
-from tests.e2e.conftest import SYNTHETIC, Product, chromium, unlimited
-from tests.e2e.test_openai_client import manage
+from tests.e2e.conftest import SYNTHETIC, Product, chromium, manage, unlimited
 from tests.fakes import FAKE_INFO
 
 SHORT = 8000  # tokens

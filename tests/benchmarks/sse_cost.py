@@ -11,8 +11,8 @@ import time
 from urllib.request import Request, urlopen
 
 from tests.benchmarks.path_cost import CpuShares, run_start_ns
-from tests.e2e.conftest import SYNTHETIC, Product, is_prefix
-from tests.e2e.test_openai_client import MODEL, manage, new_key
+from tests.e2e.conftest import SYNTHETIC, Product, is_prefix, manage
+from tests.e2e.test_openai_client import MODEL, new_key
 
 ALLOW = "from playground.accounts.models import Quota; Quota.objects.create(applies_to='users', tokens_per_day=10**9)"
 

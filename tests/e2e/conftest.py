@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -136,6 +137,18 @@ class Socket:
         while not frames or frames[-1]["type"] not in ("done", "error"):
             frames.append(self.receive(seconds=seconds))
         return frames
+
+
+def manage(product: Product, *args: str, **env: str) -> str:
+    command = [sys.executable, str(ROOT / "manage.py"), *args]
+    done = subprocess.run(command, env=product.env | env, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def rows(product: Product, sql: str, *values) -> list[tuple]:
+    with sqlite3.connect(product.folder / "playground.sqlite3", timeout=20) as database:
+        return database.execute(sql, values).fetchall()
 
 
 def unlimited(max_tokens: int = 20_000) -> str:

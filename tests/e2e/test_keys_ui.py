@@ -7,8 +7,8 @@ import sys
 import openai
 import pytest
 
-from tests.e2e.conftest import Product, is_prefix
-from tests.e2e.test_openai_client import MODEL, manage
+from tests.e2e.conftest import Product, is_prefix, manage
+from tests.e2e.test_openai_client import MODEL
 
 pytestmark = pytest.mark.e2e
 

@@ -5,8 +5,6 @@ import http.server
 import json
 import socketserver
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +14,7 @@ import httpx
 import openai
 import pytest
 
-from tests.e2e.conftest import ROOT, Product, is_prefix, wait_for
+from tests.e2e.conftest import Product, is_prefix, manage, rows, wait_for
 from tests.fakes import ANSWER
 
 pytestmark = pytest.mark.e2e
@@ -24,21 +22,9 @@ MODEL = "smollm2-135m-instruct"
 MESSAGES = [{"role": "user", "content": "Name three colours."}]
 
 
-def manage(product: Product, *args: str, **env: str) -> str:
-    command = [sys.executable, str(ROOT / "manage.py"), *args]
-    done = subprocess.run(command, env=product.env | env, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 def new_key(product: Product, user: str) -> str:
     manage(product, "createsuperuser", "--noinput", "--username", user, "--email", "", DJANGO_SUPERUSER_PASSWORD="long enough")
     return manage(product, "create_api_key", "--user", user)
-
-
-def rows(product: Product, sql: str, *values) -> list[tuple]:
-    with sqlite3.connect(product.folder / "playground.sqlite3", timeout=20) as database:
-        return database.execute(sql, values).fetchall()
 
 
 @pytest.fixture(scope="session")

@@ -49,6 +49,18 @@ def test_a_single_frame_goes_out_at_once(streams):
     writer.drain()
 
 
+def test_neither_the_first_delta_nor_the_end_waits_for_a_batch(streams, monkeypatch):
+    monkeypatch.setattr(streams, "BATCH_SECONDS", 60)
+    generation_id = uuid4()
+    writer = streams.StreamWriter(generation_id)
+    for count, frame in enumerate(({"type": "started"}, {"type": "prefill"}, delta("first")), 1):
+        writer.add(frame)
+        wait_for(lambda count=count: len(streams.stream_read(generation_id)) == count)
+    writer.add(delta("second"))
+    writer.drain()
+    assert [frame.get("text") for _, frame in streams.stream_read(generation_id)] == [None, None, "first", "second"]
+
+
 def test_a_writer_that_was_taken_for_dead_is_refused(streams):
     generation_id = uuid4()
     writer = streams.StreamWriter(generation_id)
