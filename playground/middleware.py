@@ -33,17 +33,20 @@ class Middleware:
         return self.before(request) or self.after(request, self.get_response(request))
 
     async def _acall(self, request: HttpRequest) -> HttpResponse:
-        return await self.abefore(request) or self.after(request, await self.get_response(request))
+        return await self.abefore(request) or await self.aafter(request, await self.get_response(request))
 
     def before(self, request: HttpRequest) -> HttpResponse | None:
         return None
 
     async def abefore(self, request: HttpRequest) -> HttpResponse | None:
-        """``before`` in an async chain; overridden where that one waits for the database."""
+        """``before`` in an async chain; overridden, as ``aafter`` is, where that one waits for the database."""
         return self.before(request)
 
     def after(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
         return response
+
+    async def aafter(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
+        return self.after(request, response)
 
 
 class SecurityHeadersMiddleware(Middleware):

@@ -26,7 +26,7 @@ from playground.api.schemas import ChatCompletion, ChatRequest, Common, Completi
 from playground.api.services import Caller
 from playground.chat.models import Generation
 from playground.config import config
-from playground.exceptions import MessageTooLarge, PlaygroundError, TooManyRequests, UnknownModel
+from playground.exceptions import InvalidParameter, Malformed, MessageTooLarge, PlaygroundError, TooManyRequests, UnknownModel
 from playground.identity import Owner, request_address
 
 log = logging.getLogger(__name__)
@@ -106,9 +106,11 @@ async def completions(request: HttpRequest, body: CompletionRequest) -> HttpResp
 
 async def _complete(request: HttpRequest, body: Common, form: ChatForm | TextForm) -> HttpResponse | StreamingHttpResponse:
     _need(request, ApiKey.Scope.GENERATE)
+    request.asked_model = body.model
     try:
         answers = Answers(form, await _start(request.auth, form, body.user or ""))
     except TooManyRequests as error:
+        _refused(request, error.code)
         refusal = ApiError.from_playground(error)
         refusal.headers = await database_sync_to_async(_allowance)(request.auth)
         raise refusal from error
@@ -162,6 +164,12 @@ def _head(request: HttpRequest) -> dict[str, str]:
     return {"x-request-id": request_id(request)}
 
 
+def _refused(request: HttpRequest, code: str) -> None:
+    """``ApiMiddleware`` counts it; what only reads is not counted."""
+    if request.method == "POST":
+        request.refused = code
+
+
 def _json(request: HttpRequest, body: dict, headers: dict[str, str] | None = None) -> HttpResponse:
     content = json.dumps(body, ensure_ascii=False)
     return HttpResponse(content, content_type="application/json", headers=_head(request) | (headers or {}))
@@ -181,11 +189,15 @@ def _allowance(caller: Caller) -> dict[str, str]:
 
 @api.exception_handler(ApiError)
 def on_api_error(request: HttpRequest, error: ApiError) -> HttpResponse:
+    if not hasattr(request, "asked_model"):  # the form's; later ones end a generation, which is counted itself
+        _refused(request, error.code or InvalidParameter.code)
     return error.response(request)
 
 
 @api.exception_handler(PlaygroundError)
 def on_playground_error(request: HttpRequest, error: PlaygroundError) -> HttpResponse:
+    if error.status not in (401, 403):
+        _refused(request, error.code)
     return ApiError.from_playground(error).response(request)
 
 
@@ -204,12 +216,14 @@ def on_no_auth(request: HttpRequest, error: AuthenticationError) -> HttpResponse
 @api.exception_handler(RequestDataTooBig)
 def on_large_body(request: HttpRequest, error: RequestDataTooBig) -> HttpResponse:
     """A chunked one, which says no size beforehand."""
+    _refused(request, MessageTooLarge.code)
     limit_mb = config.max_message_bytes / 1e6
     return ApiError(413, f"This message is over the limit of {limit_mb:g} MB.", MessageTooLarge.code).response(request)
 
 
 @api.exception_handler(HttpError)
 def on_http_error(request: HttpRequest, error: HttpError) -> HttpResponse:
+    _refused(request, Malformed.code)
     return ApiError(error.status_code, "We could not parse the JSON body of your request.").response(request)
 
 
@@ -222,6 +236,7 @@ def on_exception(request: HttpRequest, error: Exception) -> HttpResponse:
 @api.exception_handler(ValidationError)
 def on_validation_error(request: HttpRequest, error: ValidationError) -> HttpResponse:
     """The first wrong field; of a field with several forms the complaint that reaches deepest into what was sent."""
+    _refused(request, InvalidParameter.code)
     paths = [(_path(one), one) for one in error.errors]
     same = [(path, one) for path, one in paths if path[:1] == paths[0][0][:1]]
     path, first = max(same, key=lambda found: (len(found[0]), not found[1]["type"].endswith("_type")))

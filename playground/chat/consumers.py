@@ -21,6 +21,7 @@ from playground.exceptions import InvalidParameter, Malformed, MessageTooLarge, 
 from playground.identity import check_still_signed_in, owner_from_scope
 from playground.schemas import Ack, Generate, Resume, Stop, client_frames
 from playground.tailer import tailer
+from playground.usage.services import refusal_count
 
 log = logging.getLogger(__name__)
 MAX_VIEWS = 32  # generations that one socket watches at once
@@ -52,6 +53,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
                 raise TooManyRequests(f"{MAX_PENDING} requests at once are the limit of a connection.")
         except PlaygroundError as error:
             await self.send_error(error, request_id=getattr(error, "request_id", None))
+            await self.count_refusal(error)
             return
         task = asyncio.create_task(self.handle(frame))
         self.pending.add(task)
@@ -64,6 +66,8 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
             await getattr(self, f"on_{frame.type}")(frame)
         except PlaygroundError as error:
             await self.send_error(error, request_id=request_id, generation_id=generation_id)
+            if isinstance(frame, Generate):
+                await self.count_refusal(error, frame.params.model or config.model_names[0])
         except (redis.RedisError, DatabaseError) as error:
             log.error("%s failed: %s", frame.type, error)
             await self.send_error(Unavailable("The server's storage does not answer. Try again."), request_id, generation_id)
@@ -119,6 +123,10 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
 
     def check_owner(self) -> None:
         check_still_signed_in(self.owner, self.scope["session"].session_key)
+
+    @database_sync_to_async
+    def count_refusal(self, error: PlaygroundError, model: str = "") -> None:
+        refusal_count(owner=self.owner, source=Generation.Source.WEB, code=error.code, model=model)
 
     def watch(self, generation_id: UUID, last_event_id: str) -> None:
         """Show a generation from ``last_event_id`` on; a second resume replaces the first."""

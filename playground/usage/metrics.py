@@ -15,7 +15,7 @@ from playground import streams
 from playground.chat.models import Generation
 from playground.config import config
 from playground.usage.histograms import lower_edge, merged
-from playground.usage.models import SUMS, UsageRollup
+from playground.usage.models import SUMS, Refusals, UsageRollup
 from playground.usage.services import rollup_update
 
 PREFIX = "playground"
@@ -64,7 +64,10 @@ def _counters(rows) -> Iterator[Metric]:
     for model, found in _by_model(rows, "errors").items():
         for error, count in found.items():
             failed.add_metric([model, error], count)
-    yield from (prompt, output, success, failed)
+    refused = CounterMetricFamily(f"{PREFIX}:request_refused", "Requests refused before they were queued.", labels=["model_name", "error"])
+    for model, code, count in Refusals.objects.values_list("model", "code").annotate(n=Sum("requests")):
+        refused.add_metric([model, code], count)
+    yield from (prompt, output, success, failed, refused)
 
 
 def _by_model(rows, name: str) -> dict[str, dict[str, int]]:

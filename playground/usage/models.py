@@ -79,6 +79,26 @@ class StaleHour(models.Model):
     start = models.DateTimeField()
 
 
+class Refusals(models.Model):
+    """Requests for an answer that were refused before a generation was stored, in one hour (UTC) and for one reason.
+
+    Not unique: two processes may begin the same row at once; the sum is what counts.
+    """
+
+    hour = models.DateTimeField()
+    code = models.CharField(max_length=64)
+    source = models.CharField(max_length=8)
+    model = models.CharField(max_length=200, blank=True)  # "": none that is served, or the request was not read so far
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
+    requests = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        indexes = [models.Index(fields=["hour"], name="refusals_hour")]
+
+    def __str__(self) -> str:
+        return f"{self.hour:%Y-%m-%d %H:00} {self.code}"
+
+
 class AuditEntry(models.Model):
     """What an admin did to running parts, people, links or keys."""
 

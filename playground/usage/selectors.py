@@ -15,7 +15,7 @@ from playground.chat.models import Generation
 from playground.exceptions import InvalidParameter
 from playground.sharing.models import ShareLink, ShareViews
 from playground.usage.histograms import bucket_of, lower_edge, merge, merged, percentile, rebinned
-from playground.usage.models import SUMS, UsageRollup
+from playground.usage.models import SUMS, Refusals, UsageRollup
 
 Kind, Period = UsageRollup.Kind, UsageRollup.Period
 HOUR, DAY, WEEK = timedelta(hours=1), timedelta(days=1), timedelta(days=7)
@@ -253,14 +253,22 @@ def spread(query: Query, name: str) -> list[dict]:
 
 
 def errors(query: Query) -> list[dict]:
-    """Errors and stops by kind, most frequent first."""
+    """Errors, stops and refusals by kind, most frequent first. What was refused is no request of the other figures."""
     counts: dict[tuple[str, str], int] = defaultdict(int)
     for row in query.rollups().values("errors", "stopped"):
         for code, count in row["errors"].items():
             counts[code, "error"] += count
         counts["stopped", "stop"] += row["stopped"]
+    for code, count in _refused(query).values_list("code").annotate(n=Sum("requests")):
+        counts[code, "refused"] += count
     rows = [{"name": code, "kind": kind, "requests": count} for (code, kind), count in counts.items() if count]
     return sorted(rows, key=lambda row: -row["requests"])
+
+
+def _refused(query: Query) -> QuerySet:
+    rows = Refusals.objects.filter(hour__gte=query.start, hour__lt=query.end)
+    wanted = {"model": query.model, "source": query.source, "user": query.user}
+    return rows.filter(**{name: value for name, value in wanted.items() if value})
 
 
 def table(query: Query, kind: str) -> list[dict]:

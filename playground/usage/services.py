@@ -1,5 +1,6 @@
 """Everything that writes usage: rollups, retention, the audit log and the acts that go into it."""
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 
 from django.contrib.auth.models import AbstractBaseUser
-from django.db import transaction
-from django.db.models import Count, Q, QuerySet, Sum
+from django.db import DatabaseError, transaction
+from django.db.models import Count, F, Q, QuerySet, Sum
 from django.utils import timezone
 
 from playground import streams
@@ -18,11 +19,14 @@ from playground.api.models import ApiKey
 from playground.api.services import key_revoke
 from playground.chat.models import Conversation, Generation
 from playground.chat.services import conversation_delete, generation_cancel
+from playground.config import config
+from playground.identity import Owner
 from playground.sharing.models import ShareLink
 from playground.sharing.services import link_revoke
 from playground.usage.histograms import bucket_of
-from playground.usage.models import SUMS, TALLIES, AuditEntry, RollupState, StaleHour, UsageRollup
+from playground.usage.models import SUMS, TALLIES, AuditEntry, Refusals, RollupState, StaleHour, UsageRollup
 
+log = logging.getLogger(__name__)
 Kind, Period = UsageRollup.Kind, UsageRollup.Period
 HOUR = timedelta(hours=1)
 TOTAL = (Kind.TOTAL, "", "", "")
@@ -286,6 +290,25 @@ def _store(stored: QuerySet, period: str, start: datetime, cells: _Cells) -> set
     rows = (UsageRollup(period=period, start=start, **dict(zip(KEY, key, strict=True)), **cell) for key, cell in cells.items())
     UsageRollup.objects.bulk_create(rows, batch_size=2000)
     return {*cells, *gone.values()}
+
+
+# Refusals --------------------------------------------------------------------------------------------------------------
+
+
+def refusal_count(*, owner: Owner | None, source: str, code: str, model: str = "") -> None:
+    """Count a request that was refused before a generation was stored. Never raises: the refusal is said in any case."""
+    at = {
+        "hour": hour_of(timezone.now()),
+        "code": code[:64],
+        "source": source,
+        "model": model if model in config.model_names else "",
+        "user": owner and owner.user,
+    }
+    try:
+        row = Refusals.objects.filter(**at).first() or Refusals.objects.create(**at)
+        Refusals.objects.filter(pk=row.pk).update(requests=F("requests") + 1)
+    except DatabaseError as error:
+        log.error("a refusal (%s) is not counted: %s", code, error)
 
 
 # Retention -------------------------------------------------------------------------------------------------------------

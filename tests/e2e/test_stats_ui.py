@@ -55,9 +55,12 @@ def test_staff_see_what_was_asked_and_act_on_an_engine(synthetic: Product, page:
     page.goto(synthetic.url)
     ask(page, "Count me", 60)
     title(page, "Complete")
+    with synthetic.socket(synthetic.visit()) as client:
+        assert client.generate("Too warm", temperature=9)["code"] == "invalid_request"
     sign_in(page, synthetic, admin, "/stats/")
     requests = page.locator(".kp div", has_text="Requests").locator(".v")
     expect(requests).not_to_have_text("0")
+    expect(page.get_by_role("row", name="refused: invalid_request")).to_contain_text("1")
     asked = int(requests.inner_text().replace(",", ""))
     rows = page.evaluate("fetch('/api/stats/series?range=24h').then(r => r.json())")
     assert sum(row["requests"] for row in rows) == asked

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import product
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
 from django.db import connection
@@ -549,3 +550,48 @@ def test_the_dashboard_asks_only_for_metrics_that_exist(empty_redis) -> None:
     dashboard = (BASE_DIR / "docs" / "grafana-dashboard.json").read_text()
     asked = {re.sub("_(bucket|count|total)$", "", name) for name in re.findall(r"playground:[a-z0-9_]+", dashboard)}
     assert len(asked) > 8 and asked <= names
+
+
+@pytest.mark.django_db(transaction=True)
+def test_refused_requests_are_counted_by_reason_at_every_door(worker, staff, admin, owner) -> None:
+    """Too long, out of range, over a quota; the figures of answers stay as they are, and filters hold."""
+    from tests.playground.conftest import Client as Socket
+    from tests.playground.test_api import CHAT, MODEL, Api
+
+    async def ask() -> None:
+        async with Socket(owner) as client:
+            assert (await client.generate("word " * 3000))["code"] == "prompt_too_long"
+            assert (await client.generate(params={"temperature": 9}))["code"] == "invalid_request"
+            assert (await client.generate("x" * 6_000_000))["code"] == "message_too_large"
+            assert (await client.generate(params={"max_tokens": 1}))["type"] == "accepted"
+            await client.to_end()
+            await client.send({"type": "resume", "generation_id": str(uuid.uuid4())})  # no request for an answer
+            assert (await client.receive("error"))["code"] == "not_found"
+
+    async_to_sync(ask)()
+    key, secret = key_create(user=admin, name="limited")
+    api = Api(secret)
+    statuses = [
+        api.post("chat/completions", CHAT | more).status_code for more in ({"temperature": 9}, {"model": "gpt-9"}, {"messages": []})
+    ]
+    statuses.append(api.post("chat/completions", CHAT | {"top_logprobs": 2}).status_code)
+    statuses.append(api.post("chat/completions", b"{").status_code)
+    key.requests_per_minute = 1
+    key.save()
+    statuses += [api.post("chat/completions", CHAT | {"max_tokens": 1}).status_code for _ in range(3)]
+    assert statuses == [400, 404, 400, 400, 400, 200, 429, 429]
+    assert api.get("models/gpt-9").status_code == 404 and Api("mk-wrong").post("chat/completions", CHAT).status_code == 401
+
+    def refused(**filters: str) -> dict[str, int]:
+        rows = staff.get("/api/stats/errors", filters).json()
+        return {row["name"]: row["requests"] for row in rows if row["kind"] == "refused"}
+
+    web = {"prompt_too_long": 1, "invalid_request": 1, "message_too_large": 1}
+    assert refused(source="web") == web
+    program = {"invalid_request": 3, "unknown_model": 1, "malformed": 1, "rate_limited": 2}
+    assert refused(source="api") == refused(user=str(admin.pk)) == program
+    assert refused() == {**web, **program, "invalid_request": 4}
+    assert refused(model=MODEL) == {"prompt_too_long": 1, "rate_limited": 2}
+    assert staff.get("/api/stats/summary").json()["requests"] == 2
+    metrics = staff.get("/metrics").content.decode()
+    assert f'playground:request_refused_total{{error="rate_limited",model_name="{MODEL}"}} 2.0' in metrics

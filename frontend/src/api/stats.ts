@@ -70,7 +70,7 @@ export interface UseRow {
 
 export interface ErrorRow {
   name: string;
-  kind: "error" | "stop";
+  kind: "error" | "stop" | "refused";
   requests: number;
 }
 

@@ -248,7 +248,9 @@ class StatsPage {
     };
     const modelRows = models.map((row) => [row.name, num(row.requests), short(row.completion_tokens), whole(row.rate_p50 ?? null), ms(row.ttft_p50 ?? null), num(row.failed + row.interrupted)]);
     const modelHeads = ["model", "requests", "output", "rate_p50_short", "ttft_short", "failed"].map((name) => t(`stats.${name}`));
-    const errorRows = errors.map((row) => [row.kind === "stop" ? t("stats.stopped_by_people") : row.name, num(row.requests), now.requests ? `${num((100 * row.requests) / now.requests, 2)}${GAP}%` : "–"]);
+    const nameOf = (row: ErrorRow): string => (row.kind === "error" ? row.name : row.kind === "stop" ? t("stats.stopped_by_people") : t("stats.refused", { name: row.name }));
+    const shareOf = (row: ErrorRow): string => (now.requests && row.kind !== "refused" ? `${num((100 * row.requests) / now.requests, 2)}${GAP}%` : "–");
+    const errorRows = errors.map((row) => [nameOf(row), num(row.requests), shareOf(row)]);
     this.spreads.replaceChildren(
       spread("rate_spread", t("stats.spread_rate_note"), rate, t("unit_rate"), "var(--signal)"),
       spread("ttft_spread", t("stats.spread_ttft_note"), ttft, "ms", "var(--bar)"),

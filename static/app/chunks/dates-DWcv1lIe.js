@@ -1,1 +1,0 @@
-import{v as e}from"./layers-Ch_oN2gq.js";var t=e===`fr`?`fr`:`en-GB`;export{t};
