@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 ARCHITECTURES = ("laneformer_tp", "llama", "mistral", "qwen2", "qwen3")
 MAX_LAYERS = 1024  # everything per layer is a list of this length
 MAX_WINDOW = 1 << 30  # kernels count positions in int32
+MAX_SIZE = (1 << 31) - 1  # of everything else but the context, of which as much is used as fits the memory
 
 
 class Reduction(StrEnum):
@@ -223,8 +224,9 @@ class ModelConfig:
             value = getattr(self, size)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 self._fail(f"{size} must be a whole number of at least 1; got {value!r}")
-        if self.n_layers > MAX_LAYERS:
-            self._fail(f"n_layers must be at most {MAX_LAYERS:,}; got {self.n_layers:,}")
+            limit = {"n_layers": MAX_LAYERS, "context_tokens": math.inf}.get(size, MAX_SIZE)
+            if value > limit:
+                self._fail(f"{size} must be at most {limit:,}; got {value:,}")
         if self.head_size % 2:
             self._fail(f"head_size must be even, because rotary embedding turns pairs; got {self.head_size}")
         if self.n_heads % self.n_kv_heads:

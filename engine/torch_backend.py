@@ -3,6 +3,7 @@
 import ctypes
 import math
 import os
+import sys
 import time
 
 import torch
@@ -25,12 +26,14 @@ POLL_NS = 10_000_000  # one poll computes tokens for about this long
 
 
 class TorchBackend:
-    """See engine.backend.Backend. Uses the first GPU, or all CPU cores that this process may use (OMP_NUM_THREADS sets another number)."""
+    """See engine.backend.Backend. Uses the first GPU, or all CPU cores that this process may use (OMP_NUM_THREADS sets another number).
+
+    Raises InvalidRequest for more than one GPU and DeviceError for one that is not there; of GPUs that are named it takes the first.
+    """
 
     def __init__(self, model: str, *, gpus=None, dtype: str = "auto", context_tokens: int | None = None, on_progress=None):
         report = on_progress or (lambda progress: None)
-        if isinstance(gpus, int) and gpus > 1:
-            raise InvalidRequest(f"gpus={gpus}: the torch backend uses at most one GPU.")
+        _check_gpus(gpus)
         source = resolve(model)
         config = load_config(source)
         on_gpu = torch.cuda.is_available() and gpus not in (0, ())
@@ -39,7 +42,7 @@ class TorchBackend:
             torch.set_num_threads(len(os.sched_getaffinity(0)))
         chosen = _dtype(dtype, config, device)
         weights = load_weights(source, config, dtype=chosen, device=device, on_progress=report)
-        self.eos_ids = frozenset(config.eos_ids)
+        self.eos_ids, self._vocab_size = frozenset(config.eos_ids), config.vocab_size
         free = torch.cuda.mem_get_info(device)[0] if on_gpu else host_free_bytes()
         self._context = fit_context(config, context_tokens, _position_bytes(config), free)
         self._model = (OneLaneModel if config.n_lanes == 1 else LaneModel)(config, weights, self._context)
@@ -55,6 +58,8 @@ class TorchBackend:
 
     @torch.inference_mode()
     def logits(self, ids: list[int]) -> Tensor:
+        """See Backend. Raises InvalidRequest unless there are 1 to context_tokens ids, all in the vocabulary."""
+        self._check_ids(ids)
         self._model.reset()
         chunks = []
         while self._model.length < len(ids):
@@ -64,6 +69,12 @@ class TorchBackend:
 
     def close(self) -> None:
         self._model = None
+
+    def _check_ids(self, ids: list[int]) -> None:
+        if not 1 <= len(ids) <= self._context:
+            raise InvalidRequest(f"A prompt must have 1 to {self._context:,} tokens; got {len(ids):,}.")
+        if not 0 <= min(ids) <= max(ids) < self._vocab_size:
+            raise InvalidRequest(f"Token ids lie between 0 and {self._vocab_size - 1:,}; got {min(ids)} to {max(ids)}.")
 
     def _warm_up(self) -> None:
         self.logits([0] * min(8, self._context))
@@ -133,6 +144,16 @@ class TorchRun:
 def chunk_rows(model: OneLaneModel | LaneModel) -> int:
     """Rows of the next chunk of a prompt."""
     return max(1, min(PREFILL_ROWS, SCORE_BYTES // (4 * model.n_heads * (model.length + PREFILL_ROWS))))
+
+
+def _check_gpus(gpus: int | tuple[int, ...] | None) -> None:
+    if isinstance(gpus, tuple):
+        if len(gpus) > 1:
+            print(f"engine: one of {len(gpus)} GPUs is used: the torch backend uses at most one.", file=sys.stderr)
+    elif gpus and gpus > 1:
+        raise InvalidRequest(f"gpus={gpus}: the torch backend uses at most one GPU.")
+    elif gpus and not torch.cuda.is_available():
+        raise DeviceError("gpus=1: the torch backend found no GPU; gpus=0 is the CPU.")
 
 
 def _return_freed_memory() -> None:

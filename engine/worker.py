@@ -73,12 +73,12 @@ def make_backend(config, on_progress: Callable[[Progress], None]) -> Backend:
     settings = {"gpus": config.gpus, "dtype": config.dtype, "context_tokens": config.context_tokens, "on_progress": on_progress}
     if config.backend not in ("auto", "torch"):
         return _factory(config.backend)(config.model, **settings)
+    if config.backend == "torch":
+        return _factory("torch")(config.model, **settings)
     import torch
 
     if isinstance(config.gpus, int) and config.gpus > torch.cuda.device_count():
         raise DeviceError(f"gpus={config.gpus} is more than this machine's {torch.cuda.device_count()}.")
-    if config.backend == "torch":
-        return _factory("torch")(config.model, **settings)
     if torch.cuda.is_available():
         try:
             return _factory("monokernel")(config.model, **settings)

@@ -61,9 +61,12 @@ def compare(report: dict) -> dict:
     from engine.loading import load_config, load_weights
     from engine.models import resolve
 
-    source, device = resolve(report["engine"]["model"]), torch.device("cuda" if report["engine"]["gpus"] else "cpu")
+    source, device = resolve(report["engine"]["model"]), torch.device("cuda", 0) if report["engine"]["gpus"] else torch.device("cpu")
     config, speed = load_config(source), report["speed"]
     result = {"forms": [], "failed": {}, "best": None, "ratio": None, "memory_before": _allocated(device)}
+    print(
+        f"rival          begins with {result['memory_before'] / 1e6:,.0f} MB of the engine left on the GPU; loading its weights", flush=True
+    )
     weights = load_weights(source, config, dtype=getattr(torch, report["engine"]["dtype"]), device=device)
     for made in measure_rival(config, weights, speed["prompt_tokens"], speed["output_tokens"], speed["runs"]):
         if isinstance(made, FormSpeed):

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+import weakref
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,11 @@ from engine.bench.report import form_text, rival_text
 from engine.bench.report import text as report_text
 from engine.bench.rival import FORMS, Form, Rival, measure_rival
 from engine.bench.ticking import ticking
+from engine.engine import EngineConfig
 from engine.loading import load_config, load_weights
 from engine.models import resolve
 from engine.shapes import SHAPES
+from engine.worker import make_backend
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/golden"
@@ -109,6 +112,19 @@ def test_progress_is_told_while_something_compiles(capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_nothing_of_the_engine_is_left_when_its_rival_begins(monkeypatch):
+    seen = []
+
+    def make(config, report):
+        backend = make_backend(config, report)
+        seen.extend(map(weakref.ref, (backend, backend._model)))
+        return backend
+
+    monkeypatch.setattr(benchmark, "make_backend", make)
+    benchmark.benchmark(EngineConfig("random:tiny-llama", backend="torch", gpus=0), 4, 3, 1)
+    assert len(seen) == 2 and all(reference() is None for reference in seen)
+
+
 def test_the_comparison_names_the_best_form_and_the_ratio(monkeypatch, capsys):
     made = [speed_of("eager", 480.0), ("compiled layer", "InductorError: no"), speed_of("compiled model", 1000.0)]
     monkeypatch.setattr(rival, "measure_rival", lambda *arguments: iter(made))
@@ -119,6 +135,7 @@ def test_the_comparison_names_the_best_form_and_the_ratio(monkeypatch, capsys):
     assert [form["compile_s"] for form in result["forms"]] == [90.0, 90.0]
     assert result["failed"] == {"compiled layer": "InductorError: no"}
     out = capsys.readouterr().out.splitlines()
+    assert out.pop(0) == "rival          begins with 0 MB of the engine left on the GPU; loading its weights"
     assert out[0] == (
         "rival          eager: 480.0 tokens/s (from 479.0 to 481.0), ready after 90 s; its first 16 tokens equal those of the first form"
     )

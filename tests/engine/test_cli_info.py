@@ -1,5 +1,6 @@
 """python -m engine info, logits and export, as other programs use them."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -105,6 +106,11 @@ def test_export_then_logits(tmp_path, capsys):
         (["bench", "random:tiny", "--json", "/no/such/folder/o"], "The folder /no/such/folder does not exist."),
         (["bench", "random:tiny", "--plot", "/tmp"], "/tmp is a folder; give the name of a file."),
         (["bench", "random:tiny", "--scaling", "/tmp"], "/tmp is a folder; give the name of a file."),
+        (["bench", "random:tiny", "--backend", "torch", "--gpus", "2"], "gpus=2: the torch backend uses at most one GPU."),
+        (
+            ["bench", "random:tiny", "--gpus", "0", "--compare", "--output-tokens", "2", "--runs", "1"],
+            "--compare needs the monokernel on one GPU",
+        ),
         (["export", "random:tiny", "--out", str(GOLDEN)], "is not empty"),
         (["export", "random:tiny", "--out", "/dev/null/x"], "Not a directory: '/dev/null/x'"),
     ],
@@ -116,6 +122,29 @@ def test_mistakes_are_one_line(arguments, message, capsys):
     assert main(arguments) == 1
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("num_hidden_layers", 10**8, "num_hidden_layers must lie between 1 and 1,024; got 100,000,000."),
+        ("vocab_size", 10**400, "vocab_size must be at most 2,147,483,647; got 10,000,"),
+        ("hidden_size", 10**15, "hidden_size must be at most 2,147,483,647; got 1,000,000,000,000,000."),
+    ],
+)
+def test_a_configuration_with_a_monstrous_number_is_refused_in_one_line(key, value, message, tmp_path, capsys):
+    config = json.loads((GOLDEN / "llama/llama_tied_gqa/config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {key: value}))
+    out = str(tmp_path / "o")
+    for arguments in (
+        ["info"],
+        ["logits", "--ids", "1", "--backend", "torch", "--out", out],
+        ["bench", "--gpus", "0"],
+        ["export", "--out", out],
+    ):
+        assert main([arguments[0], str(tmp_path), *arguments[1:]]) == 1
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
 
 
 def test_models_and_configurations_need_no_torch():

@@ -65,6 +65,8 @@ def test_named_shapes_have_the_published_sizes(shape, parameters):
         ({"architecture": "gpt2"}, "architecture must be one of .*; got 'gpt2'"),
         ({"n_layers": 0, "reductions": (), "windows": ()}, "n_layers must be a whole number of at least 1; got 0"),
         ({"n_layers": 10**8, "reductions": (), "windows": ()}, "n_layers must be at most 1,024; got 100,000,000"),
+        ({"vocab_size": 10**15}, "vocab_size must be at most 2,147,483,647; got 1,000,000,000,000,000"),
+        ({"head_size": 10**400}, "head_size must be at most 2,147,483,647; got 10,000,000"),
         ({"rope_theta": 10**400}, "rope_theta must be a finite number greater than 1; got 1000"),
         ({"vocab_size": 1.5}, "vocab_size must be a whole number of at least 1; got 1.5"),
         ({"head_size": 15}, "head_size must be even, .*; got 15"),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from engine.errors import NumericalError
+from engine.errors import DeviceError, InvalidRequest, NumericalError
 from engine.loading import load_config, load_weights
 from engine.models import resolve
 from engine.reference import forward
@@ -154,3 +154,28 @@ def test_nan_ends_the_generation(monkeypatch):
     monkeypatch.setattr(backend._model, "_norm", backend._model._norm * float("nan"))
     with pytest.raises(NumericalError):
         generate(backend, [1, 2], 3)
+
+
+@pytest.mark.parametrize("name", ["laneformer/dtp8", "llama/llama_tied_gqa"])
+def test_logits_of_what_does_not_fit_are_refused(name):
+    backend = TorchBackend(str(GOLDEN / name), gpus=0, context_tokens=10)
+    last = backend.info.vocab_size - 1
+    assert backend.logits([last] * 10).shape == (10, last + 1)
+    for ids, message in (
+        ([1] * 11, "A prompt must have 1 to 10 tokens; got 11."),
+        ([], "A prompt must have 1 to 10 tokens; got 0."),
+        ([1, last + 1], f"Token ids lie between 0 and {last:,}; got 1 to {last + 1}."),
+        ([1, -1], f"Token ids lie between 0 and {last:,}; got -1 to 1."),
+    ):
+        with pytest.raises(InvalidRequest, match=f"^{message}$"):
+            backend.logits(ids)
+
+
+def test_gpus_that_torch_does_not_use_are_refused_or_said(monkeypatch, capsys):
+    with pytest.raises(InvalidRequest, match="gpus=2: the torch backend uses at most one GPU."):
+        TorchBackend("random:tiny", gpus=2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match="gpus=1: the torch backend found no GPU; gpus=0 is the CPU."):
+        TorchBackend("random:tiny", gpus=1)
+    TorchBackend("random:tiny", gpus=(0, 1))
+    assert capsys.readouterr().err == "engine: one of 2 GPUs is used: the torch backend uses at most one.\n"

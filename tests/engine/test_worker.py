@@ -177,7 +177,7 @@ def test_what_keeps_an_engine_from_loading_is_raised(tmp_path):
         (-1, "auto", "gpus must be a number of at least 0.*; got -1"),
         ((0, 0), "auto", r"tuple of different GPUs from 0 on; got \(0, 0\)"),
         (64, "auto", "gpus=64 is more than this machine's"),
-        (64, "torch", "gpus=64 is more than this machine's"),
+        (64, "torch", "gpus=64: the torch backend uses at most one GPU"),
         (64, "monokernel", "8 lanes do not divide over 64 GPUs"),
     ],
 )
