@@ -1,6 +1,7 @@
 """One benchmark as a function: an engine measured in this process; after it, on request, its rival, or itself on fewer GPUs."""
 
 import gc
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -51,11 +52,11 @@ def benchmark(
         _free_memory()
 
 
-def compare(report: dict) -> dict:
+def compare(report: dict) -> Iterator[dict]:
     """The rival of a report's engine, on the same GPU and the same weights, which are loaded again: of the engine nothing is left.
 
-    {"forms": [each form's speed], "failed": {name: why}, "best": its name, "ratio": engine over best, "memory_before": bytes}.
-    ``best`` and ``ratio`` are None when no form ran. Each form is printed as it comes.
+    What is known so far, after each form, which is printed too: {"forms": [each form's speed], "failed": {name: why}, "best": its name,
+    "ratio": engine over best, "memory_before": bytes}. ``best`` and ``ratio`` are None as long as no form has run.
     """
     from engine.bench.rival import FormSpeed, measure_rival
     from engine.loading import load_config, load_weights
@@ -71,15 +72,14 @@ def compare(report: dict) -> dict:
     for made in measure_rival(config, weights, speed["prompt_tokens"], speed["output_tokens"], speed["runs"]):
         if isinstance(made, FormSpeed):
             result["forms"].append(made.to_dict())
+            best = max(result["forms"], key=lambda form: form["decode_tokens_per_s"])
+            result |= {"best": best["name"], "ratio": speed["decode_tokens_per_s"] / best["decode_tokens_per_s"]}
             print(form_text(result["forms"][-1]), flush=True)
         else:
             result["failed"][made[0]] = made[1]
             print(f"rival          {made[0]}: PyTorch failed: {made[1]}", flush=True)
-    if result["forms"]:
-        best = max(result["forms"], key=lambda form: form["decode_tokens_per_s"])
-        result |= {"best": best["name"], "ratio": speed["decode_tokens_per_s"] / best["decode_tokens_per_s"]}
+        yield result
     print(rival_text(result), flush=True)
-    return result
 
 
 def scale(config: EngineConfig, report: dict, path: Path) -> None:

@@ -34,14 +34,14 @@ def run(args: argparse.Namespace) -> None:
     report = benchmark(config, args.prompt_tokens, args.output_tokens, args.runs, profile=args.profile, with_rival=args.compare)
     _write(report, args.json, args.plot)
     if args.compare:
-        report["rival"] = compare(report)
-        _write(report, args.json, args.plot)
+        for rival in compare(report):
+            _write(report | {"rival": rival}, args.json, args.plot)
     if args.scaling:
         scale(config, report, args.scaling)
 
 
 def _write(report: dict, json_file: Path | None, plot: Path | None) -> None:
-    """Before the rival too: its compiler takes minutes, and what was measured should outlive it."""
+    """As often as something is known: the rival's compiler takes minutes, and what was measured should outlive it."""
     from engine.bench.plot import write_plot
 
     if json_file:
