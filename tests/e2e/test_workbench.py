@@ -19,6 +19,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from tests.benchmarks.browser_cost import CATEGORIES, TITLED, markdown_text, python_text, tasks_of
+from tests.e2e.conftest import wait_for
 
 pytestmark = pytest.mark.e2e
 
@@ -464,6 +465,62 @@ def test_html_is_previewed_while_it_streams_and_works(bench: Bench, shot):
     bench.write("page.html", '<!doctype html>\n<link rel="stylesheet" href="style.css">\n<h1>Styled</h1>\n')
     bench.run_button.click()
     expect(bench.preview.get_by_role("heading", name="Styled")).to_have_css("color", "rgb(1, 2, 3)")
+
+
+GREEDY = """<!doctype html>
+<input aria-label="Trap"> <select><option>One</option></select> <output></output>
+<script>
+const trap = document.querySelector("input");
+setInterval(() => { trap.focus(); trap.dispatchEvent(new PointerEvent("pointerdown", { bubbles: true })); }, 400);
+setTimeout(() => { document.querySelector("output").textContent = "grabbing"; }, 900);
+</script>
+"""
+
+
+def test_a_page_that_takes_the_focus_gives_it_back(bench: Bench):
+    """What is typed stays in the message, wherever the pointer rests; a click or the Tab key leads into the page as ever."""
+    page = bench.page
+    bench.run("greedy.html", GREEDY)
+    expect(bench.preview.get_by_text("grabbing")).to_be_visible()
+    box = page.locator(".composer textarea")
+    page.mouse.move(2, 2)
+    box.click()
+    for _ in range(10):  # every grab falls between two looks at most
+        page.wait_for_timeout(100)
+        wait_for(lambda: page.evaluate("document.activeElement.matches('.composer textarea')"), 2)
+    taken = page.evaluate("() => { window.taken = 0; addEventListener('blur', () => taken++); }")
+    box.press_sequentially("x" * 60, delay=40)
+    assert page.evaluate("taken") >= 3, taken
+    assert len(box.input_value()) >= 57, "a key that falls between the taking and the giving back is lost"
+
+    bench.preview.locator("output").hover()  # the pointer rests over the page
+    page.wait_for_timeout(1000)
+    wait_for(lambda: page.evaluate("document.activeElement.matches('.composer textarea')"), 2)
+
+    trap = bench.preview.get_by_label("Trap")
+    trap.click()
+    trap.press_sequentially("mine", delay=30)
+    expect(trap).to_have_value(re.compile("mine$"))
+    page.wait_for_timeout(1500)
+    assert page.evaluate("document.activeElement.tagName") == "IFRAME", "a person is in the page"
+
+
+def test_the_tab_key_leads_into_a_page(bench: Bench):
+    page = bench.page
+    bench.run("still.html", "<!doctype html>\n<input aria-label='Field'>\n")
+    expect(bench.preview.get_by_label("Field")).to_be_visible()
+    before = page.evaluate_handle(
+        "() => [...document.querySelectorAll('button, a[href], textarea, select, [tabindex=\"0\"]')]"
+        ".filter(e => e.checkVisibility() && e.compareDocumentPosition(document.querySelector('.wb-preview iframe')) & 4).at(-1)"
+    )
+    before.as_element().focus()
+    for _ in range(4):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.tagName") == "IFRAME":
+            break
+    page.wait_for_timeout(500)
+    page.keyboard.type("typed")
+    expect(bench.preview.get_by_label("Field")).to_have_value("typed")
 
 
 @pytest.fixture

@@ -377,6 +377,8 @@ export function pageGuest(port: MessagePort, makeOutlet: typeof outlet, show: ty
   };
 
   const listen = (): void => {
+    // Before any listener of the page: what it makes up itself is not trusted.
+    window.addEventListener("pointerdown", (event) => event.isTrusted && post({ type: "pressed" }), true);
     window.addEventListener("error", (event) => {
       if (!(event instanceof ErrorEvent)) return;
       const message = event.error instanceof Error ? `${event.error.name}: ${event.error.message}` : event.message;

@@ -18,6 +18,7 @@ export type GuestMessage = { run?: number } & (
   | { type: "python" }
   | { type: "pong" }
   | { type: "started" }
+  | { type: "pressed" }
   | { type: "output"; items: OutputItem[]; dropped: number }
   | { type: "error"; error: RunError; fatal: boolean }
   | { type: "done" }

@@ -3,6 +3,7 @@ import wasmUrl from "pyodide/pyodide.asm.wasm?url";
 import lockUrl from "pyodide/pyodide-lock.json?url";
 import loaderUrl from "pyodide/pyodide.mjs?url";
 import stdlibUrl from "pyodide/python_stdlib.zip?url";
+import { FocusGuard } from "./focus";
 import { hostGuest, inspect, outlet, pageGuest, pythonGuest, scriptGuest } from "./guest";
 import { HtmlFeed } from "./html-feed";
 import { MOST_CHARACTERS, MOST_LINES, TIME_LIMIT_MS, type GuestMessage, type OutputItem, type RunError, type SourceFile } from "./protocol";
@@ -275,6 +276,7 @@ function forward(message: GuestMessage, listener: RunListener | null): void {
 /** A page in a frame. Text may come in pieces (`write`), as a parser takes it; nothing is drawn twice. */
 export class Preview implements Run {
   private readonly frame: Frame;
+  private readonly focus: FocusGuard;
   private readonly feed: HtmlFeed;
   private ended = false;
   private pending = "";
@@ -292,10 +294,12 @@ export class Preview implements Run {
     this.frame = new Frame(holder, title, call(pageGuest, TAKE_PORT, outlet.toString(), inspect.toString(), ...limits, JSON.stringify(words.loop), JSON.stringify(words.blocked)));
     this.frame.onMessage = (message) => {
       if (message.type === "ready") listener.started();
+      else if (message.type === "pressed") this.focus.pressed();
       else if (message.type === "error") listener.error(place(message.error as RunError & { place?: string }));
       else forward(message, listener);
     };
     this.frame.onLost = (reason) => this.finish(reason);
+    this.focus = new FocusGuard(this.frame.element);
     this.frame.send({ type: "open" });
   }
 
@@ -330,6 +334,7 @@ export class Preview implements Run {
     if (this.ended) return;
     this.ended = true;
     clearTimeout(this.timer);
+    this.focus.end();
     this.listener.end(reason);
   }
 }
