@@ -53,7 +53,7 @@ class Config(BaseSettings):
     context_tokens: int | None = Field(None, ge=1, description="Shorter context than the model's, in tokens.")
 
     # Limits
-    max_message_bytes: int = Field(5_000_000, ge=1, description="Largest message taken over the socket, in bytes.")
+    max_message_bytes: int = Field(5_000_000, ge=1, description="Largest message over the socket and largest body over HTTP, in bytes.")
     max_queued: int = Field(200, ge=1, description="Generations waiting at most, over all users.")
     max_active_per_owner: int = Field(8, ge=1, description="Generations queued or running at once for one user or visitor.")
     api_anonymous: bool = Field(False, description="Serve /v1 without a key too, with a visitor's quota for each address.")
