@@ -79,7 +79,7 @@ def make_backend(config, on_progress: Callable[[Progress], None]) -> Backend:
 
     if isinstance(config.gpus, int) and config.gpus > torch.cuda.device_count():
         raise DeviceError(f"gpus={config.gpus} is more than this machine's {torch.cuda.device_count()}.")
-    if torch.cuda.is_available():
+    if torch.cuda.is_available() and config.gpus not in (0, ()):
         try:
             return _factory("monokernel")(config.model, **settings)
         except ModelError as error:  # torch says the same again when it is the model's fault

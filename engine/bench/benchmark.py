@@ -96,7 +96,7 @@ def scale(config: EngineConfig, report: dict, path: Path) -> None:
             fewer = benchmark(replace(config, gpus=count), speed["prompt_tokens"], speed["output_tokens"], speed["runs"])
             measured[count] = fewer["speed"]["decode_tokens_per_s"]
             print(f"scaling        {info['gpus']} GPUs are {measured[info['gpus']] / measured[count]:.2f} x {count}", flush=True)
-    write_scaling_plot(load_config(resolve(config.model)), machine, measured, path)
+    write_scaling_plot(load_config(resolve(config.model)), machine, dict(sorted(measured.items())), path)
 
 
 def _free_memory() -> None:

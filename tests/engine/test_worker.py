@@ -14,7 +14,6 @@ import pytest
 from engine import Engine, EngineConfig, GenerationRequest, SamplingParams
 from engine.errors import EngineError, EngineStopped, InvalidRequest, ModelError, PromptTooLong, UnknownModel
 from engine.request import Delta, Done, Failed, Progress, Started
-from engine.torch_backend import TorchBackend
 from engine.worker import make_backend
 
 MODEL = "smollm2-135m-instruct"
@@ -186,9 +185,10 @@ def test_gpus_that_cannot_be_had_are_refused(gpus, backend, words):
         make_backend(EngineConfig("random:tiny", backend=backend, gpus=gpus), lambda progress: None)
 
 
-def test_the_torch_backend_refuses_several_gpus():
-    with pytest.raises(InvalidRequest, match="gpus=2: the torch backend uses at most one GPU"):
-        TorchBackend("random:tiny", gpus=2)
+def test_no_gpus_is_the_cpu_on_a_machine_with_gpus_too(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    for none in (0, ()):
+        assert make_backend(EngineConfig("random:tiny", gpus=none), lambda progress: None).info.backend == "torch"
 
 
 def exit_at_once(model, **settings):
