@@ -74,7 +74,7 @@ class GluonPath:
         self.bias = _biases(weights) if config.qkv_bias else self.norms
         self.cos, self.sin = rope_tables(config, cache.context_tokens, device)
         self._launches = 0  # of all ranks alike
-        self._abandoned = torch.full((), ABANDONED, dtype=torch.int32, pin_memory=peers is not None)
+        self._abandoned = torch.full((), ABANDONED, dtype=torch.int32, pin_memory=device.type == "cuda")
         self._allocate(device, peers)
         self._descriptors()
         for plan in dict.fromkeys(self.plans.values()):

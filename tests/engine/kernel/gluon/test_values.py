@@ -1,0 +1,129 @@
+"""The Gluon kernel's source run on the CPU (``emulator``): tokens and logits against the reference, of one rank and of several."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+pytest.importorskip("greenlet")
+
+from engine import reference, sampling
+from engine.config import Head, ModelConfig, Reduction
+from engine.kernel.cache import KVCache
+from engine.kernel.control import Control
+from engine.kernel.gluon.plan import unsupported
+from engine.kernel.params import ParamBlock
+from engine.loading.assemble import assemble
+from engine.loading.random import RandomReader
+from engine.request import SamplingParams
+from engine.weights import Shard
+from tests.engine.kernel.gluon.emulator import EmulatedPath, Machine, Memory, Peers, Stuck, run_together
+
+CONTEXT = 128
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 35, 89, 79]
+SEED, GREEDY = 7, SamplingParams()
+TOKENS = 5  # enough for every buffer to be used again
+PRESENT, PAST, NONE = Reduction.PRESENT, Reduction.PAST, Reduction.NONE
+LANES = ModelConfig(
+    name="lanes", architecture="laneformer_tp", n_layers=5, hidden_size=192, n_heads=16, n_kv_heads=8, head_size=96, ffn_size=1536,
+    vocab_size=256, context_tokens=CONTEXT, norm_eps=1e-5, rope_theta=1e4, n_lanes=8, delay=2, head=Head.REPLICATE, dtype="float16",
+    reductions=(PRESENT,) * 2 + (PAST,) * 3, windows=(8,) * 3 + (None,) * 2,
+)  # fmt: skip
+NO_SUMS_AT_ONCE = replace(LANES, reductions=(NONE,) * 2 + (PAST,) * 3, head=Head.PRE_NORM_SUM)
+LLAMA = ModelConfig(
+    name="llama", architecture="llama", n_layers=4, hidden_size=256, n_heads=8, n_kv_heads=4, head_size=64, ffn_size=900,
+    vocab_size=256, context_tokens=CONTEXT, norm_eps=1e-5, rope_theta=1e4, dtype="float16",
+)  # fmt: skip
+
+
+def make(config: ModelConfig, ranks: int, ctas: int, memory: Memory) -> list[EmulatedPath]:
+    """All ranks of a model, whose KV caches the reference has filled with the prompt but its last token."""
+    device, buffers, paths = torch.device("cpu"), [], []
+    whole = assemble(config, RandomReader(config), torch.float16, device, Shard())
+    state = reference.State.new(config, whole, CONTEXT)
+    reference.prefill(config, whole, state, PROMPT[:-1])
+    for rank in range(ranks):
+        shard = Shard(rank, ranks)
+        assert unsupported(config, ctas, shard) is None
+        weights = assemble(config, RandomReader(config), torch.float16, device, shard)
+        cache = KVCache.allocate(config, CONTEXT, torch.float16, device, ranks)
+        for mine, theirs in ((cache.k, state.k), (cache.v, state.v)):
+            for layer, values in zip(mine, theirs, strict=True):
+                layer.copy_(values.permute(0, 2, 1, 3).flatten(0, 1).chunk(ranks)[rank])
+            mine[:, :, len(PROMPT) - 1 :] = float("nan")
+        peers = Peers(memory, shard, buffers) if ranks > 1 else None
+        paths.append(EmulatedPath(config, weights, cache, Control(CONTEXT, device, rank), ParamBlock(device), device, peers, ctas))
+    return paths
+
+
+def generate(
+    paths: list[EmulatedPath], memory: Memory, count: int = TOKENS, sampling: SamplingParams = GREEDY, **order
+) -> tuple[list[int], torch.Tensor]:
+    """(tokens, the last token's logits); all ranks must have made the same tokens. ``order``: of the turns, see ``Machine``."""
+    for path in paths:
+        path.control.reset()
+        path.params.write(sampling, SEED, frozenset(), count)
+        path.launch(PROMPT[-1], len(PROMPT) - 1)
+    run_together(Machine(memory, **order), paths)
+    for path in paths:
+        path.control.raise_for_error()
+    tokens = [path.control.poll() for path in paths]
+    assert all(made == tokens[0] for made in tokens) and len(tokens[0]) == count
+    return tokens[0], torch.cat([path.logits for path in paths])
+
+
+def expected(config: ModelConfig, tokens: list[int]) -> torch.Tensor:
+    """[len(tokens), V]: the reference's logits from which each of the tokens is chosen."""
+    weights = assemble(config, RandomReader(config), torch.float16, torch.device("cpu"), Shard())
+    return reference.forward(config, weights, (PROMPT + tokens)[:-1])[-len(tokens) :]
+
+
+CASES = {
+    "lanes, one rank": (LANES, 1, 8),
+    "lanes, 2 ranks": (LANES, 2, 4),
+    "lanes, 4 ranks": (LANES, 4, 2),
+    "lanes, 8 ranks": (LANES, 8, 2),
+    "no sums at once, 8 ranks": (NO_SUMS_AT_ONCE, 8, 1),
+    "one lane, one rank": (LLAMA, 1, 4),
+    "one lane, 2 ranks": (LLAMA, 2, 3),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tokens_and_logits_are_those_of_the_reference(case):
+    config, ranks, ctas = CASES[case]
+    memory = Memory()
+    paths = make(config, ranks, ctas, memory)
+    tokens, logits = generate(paths, memory)
+    wanted = expected(config, tokens)
+    assert tokens == wanted.argmax(1).tolist()
+    assert (logits - wanted[-1]).norm() / wanted[-1].norm() < 2e-3
+
+
+@pytest.mark.parametrize("ranks, ctas, late", [(2, 4, 1), (8, 1, 5)])
+def test_a_rank_that_is_late_changes_nothing(ranks, ctas, late):
+    memory = Memory()
+    paths = make(LANES, ranks, ctas, memory)
+    tokens, logits = generate(paths, memory)
+    again, others = generate(paths, memory, seed=1, late=late)
+    assert again == tokens and torch.equal(others, logits)
+
+
+@pytest.mark.parametrize("ranks, ctas", [(1, 8), (8, 1)])
+def test_drawn_tokens_are_those_of_the_reference_sampler(ranks, ctas):
+    memory = Memory()
+    paths = make(LANES, ranks, ctas, memory)
+    for params in (SamplingParams(temperature=0.8, top_p=0.9), SamplingParams(temperature=1.5, top_k=20, min_p=0.02)):
+        token, logits = generate(paths, memory, 1, params)
+        assert token == [sampling.sample(logits, params, SEED, len(PROMPT))]
+
+
+def test_ranks_wait_for_one_that_is_missing():
+    memory = Memory()
+    paths = make(LANES, 8, 1, memory)
+    for path in paths:
+        path.params.write(GREEDY, SEED, frozenset(), 1)
+        path.launch(PROMPT[-1], len(PROMPT) - 1)
+    with pytest.raises(Stuck):
+        run_together(Machine(memory), paths[:-1])
