@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from pathlib import Path
 
 from engine.errors import EngineError
 from playground import streams
@@ -464,11 +465,17 @@ def _make_engine(model: str, gpus: tuple[int, ...], settings: Config, on_progres
     )
 
 
-def gpu_count() -> int:
-    """GPUs of this machine, asked in a child so that this process never touches CUDA."""
+DRIVER_FILES = ("nvidia*", "nvhost*", "nvgpu*", "kfd", "dxg")  # in /dev: NVIDIA's, a Jetson's, AMD's, Windows' Linux
+
+
+def gpu_count(devices: Path = Path("/dev")) -> int:
+    """GPUs of this machine, asked in a child so that this process never touches CUDA. Without a driver's file there is none, and
+    torch, which takes seconds, is not asked."""
     import subprocess
     import sys
 
+    if sys.platform == "linux" and not any(found for name in DRIVER_FILES for found in devices.glob(name)):
+        return 0
     code = "import torch; print(torch.cuda.device_count())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     return int(done.stdout) if done.returncode == 0 and done.stdout.strip().isdecimal() else 0

@@ -1,11 +1,12 @@
 """The worker's engine pool."""
 
+import subprocess
 import threading
 import time
 
 import pytest
 
-from playground.engine_client import EnginePool, count_prompt_tokens, parse_pool
+from playground.engine_client import EnginePool, count_prompt_tokens, gpu_count, parse_pool
 from playground.exceptions import InvalidParameter
 from tests.fakes import FakeEngine
 from tests.playground.conftest import wait_for
@@ -34,6 +35,20 @@ def test_a_pool_is_laid_out_over_the_gpus(text, gpus, layout):
 def test_a_pool_that_the_machine_cannot_hold_is_refused(text, gpus, words):
     with pytest.raises(InvalidParameter, match=words):
         parse_pool(text, gpus)
+
+
+def test_torch_is_asked_for_gpus_only_where_a_driver_is(tmp_path, monkeypatch):
+    asked = []
+
+    def run(command, **_):
+        asked.append(command)
+        return subprocess.CompletedProcess(command, 0, stdout="2\n")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    (tmp_path / "nvme0").touch()
+    assert gpu_count(tmp_path) == 0 and not asked
+    (tmp_path / "nvidia0").touch()
+    assert gpu_count(tmp_path) == 2 and len(asked) == 1
 
 
 def test_a_chat_with_random_weights_is_counted():
