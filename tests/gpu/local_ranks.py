@@ -50,8 +50,8 @@ class OnePeer:
 class Rank:
     """A rank (or the only one) whose KV cache holds its part of given random rows; what no position has written holds NaN."""
 
-    def __init__(self, config: ModelConfig, peers: OnePeer | None, rows: list[torch.Tensor], ctas: int | None = None):
-        """rows: keys and values [layers, KV heads of all ranks, PROMPT - 1, h]; ctas: see ``GluonPath``."""
+    def __init__(self, config: ModelConfig, peers: OnePeer | None, rows: list[torch.Tensor], ctas: int | None = None, **options: int):
+        """rows: keys and values [layers, KV heads of all ranks, PROMPT - 1, h]; ctas, options: see ``GluonPath``."""
         shard = peers.shard if peers else Shard()
         self.device, dtype = peers.device if peers else torch.device("cuda", 0), getattr(torch, config.dtype)
         torch.cuda.set_device(self.device)
@@ -62,7 +62,7 @@ class Rank:
             mine[:, :, : PROMPT - 1] = all_heads.chunk(shard.ranks, dim=1)[shard.rank].to(self.device, dtype)
             mine[:, :, PROMPT - 1 :] = float("nan")
         self.control, self.params = Control(CONTEXT, self.device, shard.rank), ParamBlock(self.device)
-        self.path = GluonPath(config, weights, self.cache, self.control, self.params, self.device, peers, ctas)
+        self.path = GluonPath(config, weights, self.cache, self.control, self.params, self.device, peers, ctas, **options)
         for draws in (False, True):
             self.path.compile(self.path.plans[False, draws])._init_handles()
         self.stream = torch.cuda.Stream(self.device)
@@ -90,9 +90,15 @@ def random_rows(config: ModelConfig) -> list[torch.Tensor]:
 
 
 def make_ranks(config: ModelConfig, devices: list[int], ctas: int | None = None) -> list[Rank]:
-    """One rank per device number."""
+    """One rank per device number. Each has launched its kernels alone once, in vain: a first launch may wait until its GPU is idle."""
     memory, rows = Memory(devices), random_rows(config)
-    return [Rank(config, memory.peers(rank), rows, ctas) for rank in range(len(devices))]
+    ranks = [Rank(config, memory.peers(rank), rows, ctas) for rank in range(len(devices))]
+    for sampling in (GREEDY, SAMPLINGS[0]):
+        for rank in ranks:
+            rank.prepare(1, sampling, spin_limit=10_000)
+            rank.launch()
+            torch.cuda.synchronize(rank.device)
+    return ranks
 
 
 def run(ranks: list[Rank], count: int, sampling: SamplingParams = GREEDY) -> tuple[list[int], torch.Tensor]:
@@ -114,10 +120,12 @@ def close(ranks: list[Rank]) -> None:
         rank.path.close()
 
 
-def compile_side_by_side(config: ModelConfig, devices: list[int], ctas: int | None = None) -> None:
-    """Compile every rank's kernels, each rank in a process of its own, into Triton's cache on disk."""
+def compile_side_by_side(config: ModelConfig, cases: list[tuple[list[int], int | None]]) -> None:
+    """Compile the kernels of every rank of every case (device numbers, ctas), and those of one rank alone, into Triton's cache on disk,
+    each rank in a process of its own."""
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_compile, args=(config, devices, ctas, rank)) for rank in range(len(devices))]
+    jobs = [(config, None, None, 0)] + [(config, devices, ctas, rank) for devices, ctas in cases for rank in range(len(devices))]
+    processes = [context.Process(target=_compile, args=job) for job in jobs]
     for process in processes:
         process.start()
     for process in processes:
@@ -125,5 +133,5 @@ def compile_side_by_side(config: ModelConfig, devices: list[int], ctas: int | No
     assert all(process.exitcode == 0 for process in processes)
 
 
-def _compile(config: ModelConfig, devices: list[int], ctas: int | None, rank: int) -> None:
-    Rank(config, Memory(devices).peers(rank), random_rows(config), ctas)
+def _compile(config: ModelConfig, devices: list[int] | None, ctas: int | None, rank: int) -> None:
+    Rank(config, Memory(devices).peers(rank) if devices else None, random_rows(config), ctas)

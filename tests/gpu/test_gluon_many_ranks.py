@@ -24,16 +24,15 @@ CTAS = {4: 32, 8: 16}  # multiprocessors of each rank, by the number of ranks
 
 @pytest.fixture(scope="module")
 def one():
+    compile_side_by_side(MODEL, [([0] * count, ctas) for count, ctas in CTAS.items()])
     rank = Rank(MODEL, None, random_rows(MODEL))
     yield [rank]
     close([rank])
 
 
 @pytest.fixture(scope="module", params=CTAS, ids=lambda count: f"{count}-ranks")
-def ranks(request):
-    devices, ctas = [0] * request.param, CTAS[request.param]
-    compile_side_by_side(MODEL, devices, ctas)
-    made = make_ranks(MODEL, devices, ctas)
+def ranks(request, one):
+    made = make_ranks(MODEL, [0] * request.param, CTAS[request.param])
     yield made
     close(made)
 
