@@ -27,6 +27,7 @@ CHECKED_TOKENS = 16  # of each form against the first one
 BLOCK = 128  # positions in a block of FlexAttention
 TUNED = {"max_autotune": True, "coordinate_descent_tuning": True}  # the second also makes products of one row Triton reductions
 OVERLAPPED = TUNED | {"triton.enable_pdl": True}  # a kernel starts while the one before it ends (Hopper and later)
+COMBINED = OVERLAPPED | {"combo_kernels": True}  # small kernels that do not depend on each other become one
 
 Step = Callable[[Tensor, Tensor], Tensor]
 
@@ -47,9 +48,10 @@ class Form:
 FORMS = (  # quick ones first
     Form("eager"),
     Form("compiled layer", TUNED),
-    Form("compiled layer, FlexAttention, PDL", OVERLAPPED, flex=True),
+    Form("compiled layer, Flex", TUNED, flex=True),
+    Form("compiled layer, Flex, PDL", OVERLAPPED, flex=True),
     Form("compiled model", TUNED, whole=True),
-    Form("compiled model, FlexAttention, PDL", OVERLAPPED, whole=True, flex=True),
+    Form("compiled model, Flex, PDL, combo", COMBINED, whole=True, flex=True),
 )
 
 
@@ -143,10 +145,10 @@ class Rival(torch.nn.Module):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.view(1, 1, 1, -1), enable_gqa=True)
 
     def _flex_attention(self, q, k, v, position, window, blocks) -> Tensor:
-        reach = window or self.context
+        here, reach = position.view(()), window or self.context
 
         def sees(batch, head, row, place):
-            return (place <= position[row]) & (place > position[row] - reach)
+            return (place <= here) & (place > here - reach)
 
         sizes = {"BLOCK_SIZE": (BLOCK, BLOCK), "seq_lengths": (1, self.context)}
         mask = BlockMask.from_kv_blocks(*blocks, mask_mod=sees, compute_q_blocks=False, **sizes)
