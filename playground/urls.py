@@ -10,6 +10,8 @@ from playground.sharing.views import links_page
 from playground.usage import metrics as usage_metrics
 from playground.usage import views as usage
 
+handler400, handler500 = "playground.failures.bad_request", "playground.failures.server_error"
+
 urlpatterns = [
     path("", views.playground_page, name="playground"),
     path("c/<uuid:conversation_id>", views.playground_page, name="conversation"),

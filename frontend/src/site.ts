@@ -1,5 +1,6 @@
-/** Pages without the application: sign-in, errors, links. Styles and the theme button. */
+/** Pages without the application: what says that something went wrong. Styles and the theme button. */
 import "./styles/site.css";
+import "./styles/error.css";
 import { followSystemTheme, switchTheme } from "./shell/theme";
 
 followSystemTheme();

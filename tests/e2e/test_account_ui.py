@@ -35,10 +35,15 @@ def test_a_chat_of_this_browser_is_kept_by_signing_up(synthetic: Product, page: 
     page.goto(f"{synthetic.url}accounts/")
     expect(page.get_by_text(email).first).to_be_visible()
     axe_clean(page)
+    no_sideways_scroll(page)
     shot(page, "account")
     page.get_by_role("button", name="Sign out").click()
     page.goto(f"{synthetic.url}accounts/logout/")
     assert page.goto(chat).status == 404  # the visitor of this browser has it no more
+    expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()
+    axe_clean(page)
+    no_sideways_scroll(page)
+    shot(page, "missing")
 
     page.goto(f"{synthetic.url}accounts/login/")
     page.get_by_label("E-mail").fill(email)

@@ -6,9 +6,11 @@ import sys
 
 import openai
 import pytest
+from playwright.sync_api import expect
 
 from tests.e2e.conftest import Product, is_prefix, manage
 from tests.e2e.test_openai_client import MODEL
+from tests.e2e.test_share_ui import axe_clean, no_sideways_scroll
 
 pytestmark = pytest.mark.e2e
 
@@ -34,6 +36,13 @@ def test_a_key_made_on_the_page_runs_the_exported_program(synthetic: Product, pa
     row.get_by_text("live").wait_for()
     assert secret not in page.content() and secret[:8] in page.content()
     shot(page, "list")
+    before = page.viewport_size
+    page.set_viewport_size({"width": 390, "height": 844})
+    expect(row.get_by_role("button", name="Revoke: laptop")).to_be_in_viewport(ratio=1)
+    no_sideways_scroll(page)
+    axe_clean(page)
+    shot(page, "list-phone")
+    page.set_viewport_size(before)
 
     page.goto(synthetic.url)
     page.locator("textarea").first.fill('Write it\'s "quoted" code')

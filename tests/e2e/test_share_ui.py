@@ -93,6 +93,13 @@ def test_a_link_is_shared_replayed_run_forked_and_revoked(owner: Page, viewer: B
     expect(row).to_contain_text("Live")
     shot(owner, "links")
     axe_clean(owner)
+    before = owner.viewport_size
+    owner.set_viewport_size({"width": 390, "height": 844})
+    expect(row.get_by_role("button", name="Copy link")).to_be_in_viewport(ratio=1)
+    expect(row.get_by_role("cell", name=re.compile("^Expires"))).to_be_in_viewport(ratio=1)
+    no_sideways_scroll(owner)
+    axe_clean(owner)
+    owner.set_viewport_size(before)
     row.get_by_role("button", name="Actions: Adding, shown").click()
     owner.get_by_role("button", name="Revoke").click()
     owner.get_by_role("dialog").get_by_role("button", name="Revoke").click()

@@ -93,6 +93,31 @@ def test_health_names_what_does_not_answer(browser, engines):
     assert response.status_code == 503 and response.json()["engine"] == "not ready: smollm2-135m-instruct"
 
 
+def test_what_goes_wrong_is_a_page_of_the_site_in_the_readers_language(monkeypatch):
+    from playground import health
+
+    visitor = Client(raise_request_exception=False)
+    missing = visitor.get("/nowhere").content.decode()
+    assert "<h1>There is no such page</h1>" in missing and 'href="/"' in missing and "/static/app/assets/" in missing
+    french = visitor.get("/nowhere", headers={"Accept-Language": "fr"}).content.decode()
+    assert '<html lang="fr"' in french and "<h1>Cette page n’existe pas</h1>" in french
+    host = visitor.get("/", headers={"Host": "playground.example"})
+    assert host.status_code == 400 and "must add it to ALLOWED_HOSTS" in host.content.decode()
+    form = Client(enforce_csrf_checks=True).post("/accounts/login/", {"login": "x"})
+    assert form.status_code == 403 and "<h1>This form is too old</h1>" in form.content.decode()
+
+    def broken():
+        raise RuntimeError("a secret")
+
+    monkeypatch.setattr(health, "_database", broken)
+    failed = visitor.get("/readyz")
+    assert failed.status_code == 500 and "<h1>The server failed on this page</h1>" in failed.content.decode()
+    assert "secret" not in failed.content.decode()
+    for page in (failed, host, form):
+        nonce = page["Content-Security-Policy"].split("'nonce-")[1].split("'")[0]
+        assert page.content.decode().count(f'nonce="{nonce}"') == 2
+
+
 def test_unknown_pages_are_404(browser):
     assert browser.get(f"/c/{uuid4()}").status_code == 404
     assert browser.get("/api/conversations?before=yesterday").status_code == 404

@@ -16,7 +16,7 @@ export const stats = {
   "stats.memory": "Memory", "stats.model": "Model", "stats.models": "Models",
   "stats.n_engines": "{n} engine|{n} engines", "stats.n_waiting": "{n} waiting", "stats.no_before": "nothing before", "stats.no_engine": "No engine has reported in the last 2 min.",
   "stats.no_errors": "No errors, stops or refusals.", "stats.none": "No requests between {from} and {to} UTC.", "stats.nothing": "Nothing in this span.",
-  "stats.of_bound": "of the read bound, {bound}", "stats.of_requests": "of {n}", "stats.on_before": "on the span before", "stats.output": "Output", "stats.output_tokens": "Output tokens",
+  "stats.of_bound": "of the read bound, {bound}", "stats.of_requests": "of {n}", "stats.on_before": "on the span before", "stats.times_before": "the span before", "stats.output": "Output", "stats.output_tokens": "Output tokens",
   "stats.part_engines": "Engines", "stats.part_errors": "Errors, stops and refusals", "stats.part_keys": "Keys", "stats.part_link-views": "Link views", "stats.part_links": "Links",
   "stats.part_models": "Models", "stats.part_people": "Active users and views", "stats.part_series": "Over time", "stats.part_spread-queue": "Queue wait, spread", "stats.part_spread-rate": "Decode rate, spread",
   "stats.part_spread-ttft": "First token, spread", "stats.part_summary": "Readouts", "stats.part_users": "Users", "stats.part_visitors": "Visitors",

@@ -15,7 +15,7 @@ export const stats = {
   "stats.memory": "Mémoire", "stats.model": "Modèle", "stats.models": "Modèles",
   "stats.n_engines": "{n} moteur|{n} moteurs", "stats.n_waiting": "{n} en attente", "stats.no_before": "rien avant", "stats.no_engine": "Aucun moteur ne s'est signalé depuis 2 min.",
   "stats.no_errors": "Ni erreur, ni arrêt, ni refus.", "stats.none": "Aucune requête entre {from} et {to} UTC.", "stats.nothing": "Rien dans cette période.",
-  "stats.of_bound": "de la borne de lecture, {bound}", "stats.of_requests": "sur {n}", "stats.on_before": "sur la période d'avant", "stats.output": "Sortie", "stats.output_tokens": "Jetons produits",
+  "stats.of_bound": "de la borne de lecture, {bound}", "stats.of_requests": "sur {n}", "stats.on_before": "sur la période d'avant", "stats.times_before": "la période précédente", "stats.output": "Sortie", "stats.output_tokens": "Jetons produits",
   "stats.part_engines": "Moteurs", "stats.part_errors": "Erreurs, arrêts et refus", "stats.part_keys": "Clés", "stats.part_link-views": "Vues des liens", "stats.part_links": "Liens",
   "stats.part_models": "Modèles", "stats.part_people": "Utilisateurs actifs et vues", "stats.part_series": "Dans le temps", "stats.part_spread-queue": "Attente, répartition", "stats.part_spread-rate": "Débit de décodage, répartition",
   "stats.part_spread-ttft": "Premier jeton, répartition", "stats.part_summary": "Relevés", "stats.part_users": "Utilisateurs", "stats.part_visitors": "Visiteurs",

@@ -8,6 +8,7 @@ import { openSheet } from "../../shell/layers";
 import { followSystemTheme } from "../../shell/theme";
 import "./keys.css";
 import { copied, labelled, lifeChoice } from "../links/share-dialog";
+import { withCards } from "../parts/cards";
 import { dateLanguage } from "../parts/dates";
 import { siteFrame } from "../parts/frame";
 
@@ -46,7 +47,7 @@ class KeysPage {
     const names = ["name", "key", "state", "scopes", "created", "expires", "used"];
     const head = h("tr", null, ...names.map((name) => h("th", { scope: "col" }, t(`keys.${name}`))), h("th", { scope: "col" }, h("span", { class: "vh" }, t("keys.revoke"))));
     const table = h("table", null, h("caption", { class: "vh" }, t("keys")), h("thead", null, head), h("tbody", null, ...items.map((key) => this.row(key))));
-    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": t("keys") }, table);
+    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": t("keys") }, withCards(table));
   }
 
   private row(key: ApiKey): HTMLElement {
@@ -56,7 +57,7 @@ class KeysPage {
       null,
       h("th", { scope: "row", dir: "auto" }, key.name),
       h("td", null, h("code", null, `${key.prefix}…`)),
-      h("td", null, h("span", { class: `lstate ${key.state}` }, t(`keys.state_${key.state}`))),
+      h("td", { class: "is-state" }, h("span", { class: `lstate ${key.state}` }, t(`keys.state_${key.state}`))),
       h("td", null, key.scopes.map((scope) => t(`keys.scope_${scope}`)).join(", ")),
       h("td", null, day.format(new Date(key.created_at))),
       h("td", null, key.expires_at ? day.format(new Date(key.expires_at)) : t("links.never")),

@@ -6,6 +6,7 @@ import { num, t } from "../../i18n";
 import { button, h } from "../../shell/dom";
 import { openMenu, openSheet } from "../../shell/layers";
 import { followSystemTheme } from "../../shell/theme";
+import { withCards } from "../parts/cards";
 import { dateLanguage } from "../parts/dates";
 import { siteFrame } from "../parts/frame";
 import { addressOf, copied, labelled, lifeChoice } from "./share-dialog";
@@ -52,7 +53,7 @@ class LinksPage {
     const head = h("tr", null, ...["name", "state", "views", "made", "expires"].map((name) => h("th", { scope: "col", class: name === "views" ? "n" : "" }, t(`links.${name}`))), h("th", { scope: "col" }, h("span", { class: "vh" }, t("links.actions"))));
     const rows = items.map((link) => this.row(link));
     const table = h("table", null, h("caption", { class: "vh" }, t("links.title")), h("thead", null, head), h("tbody", null, ...rows));
-    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": t("links.title") }, table);
+    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": t("links.title") }, withCards(table));
   }
 
   private row(link: DemoLink): HTMLElement {
@@ -65,7 +66,7 @@ class LinksPage {
       "tr",
       null,
       h("th", { scope: "row" }, name, scope),
-      h("td", null, h("span", { class: `lstate ${link.state}` }, t(`links.state_${link.state}`))),
+      h("td", { class: "is-state" }, h("span", { class: `lstate ${link.state}` }, t(`links.state_${link.state}`))),
       h("td", { class: "n" }, num(link.views)),
       h("td", null, day.format(new Date(link.created_at))),
       h("td", null, link.expires_at ? day.format(new Date(link.expires_at)) : t("links.never")),

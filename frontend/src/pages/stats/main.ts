@@ -170,6 +170,7 @@ class StatsPage {
     const change = (value: number, before: number): [string, string] => {
       if (!before) return ["", t("stats.no_before")];
       const percent = (100 * (value - before)) / before;
+      if (percent > 1000) return [`×${GAP}${num(value / before)}`, t("stats.times_before")];
       return [`${percent >= 0 ? "+" : "−"}${num(Math.abs(percent), 1)}${GAP}%`, t("stats.on_before")];
     };
     const failed = now.failed + now.interrupted;

@@ -1,1 +1,0 @@
-import{v as e}from"./layers-DF5TPaah.js";var t=e===`fr`?`fr`:`en-GB`;export{t};

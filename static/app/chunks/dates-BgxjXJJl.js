@@ -1,0 +1,1 @@
+import{v as e}from"./layers-n5CIvuOf.js";var t=e===`fr`?`fr`:`en-GB`;export{t};
