@@ -94,6 +94,7 @@ class Rival(torch.nn.Module):
         self.norm_weight = weights.norm[0].to(dtype)
         self.context = -(-context // BLOCK) * BLOCK
         shape = (1, config.n_kv_heads, self.context, config.head_size)
+        # a tensor for each layer: of one tensor for all, torch.compile copies the whole cache in every layer instead of writing in place
         self.k, self.v = ([torch.zeros(shape, device=device, dtype=dtype) for _ in self.layers] for _ in "kv")
         angles = torch.arange(self.context, device=device).float()[:, None] * config.rope_inverse_frequencies().to(device)
         self.cos, self.sin = angles.cos(), angles.sin()

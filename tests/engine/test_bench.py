@@ -60,6 +60,7 @@ def test_attention_of_the_rival_reads_only_the_blocks_in_its_window():
     weights = load_weights(resolve("random:tiny-llama"), config, dtype=torch.float32, device="cpu")
     model = Rival(config, weights, 600)
     assert model.context == 640
+    assert len({cache.untyped_storage().data_ptr() for cache in model.k + model.v}) == 2  # compiled, parts of one tensor would be copied
     for position, window, blocks in (
         (0, 640, [0]),
         (127, 640, [0]),
