@@ -261,6 +261,20 @@ def plain_sum(h, v, C: gl.constexpr):
 
 
 @gluon.jit
+def rounded_sum(h, v, C: gl.constexpr):
+    """``plain_sum`` of float32 tiles; v is rounded first also where it is a product (no fused multiply-add), as if it came from another rank."""
+    r = ()
+    for j in gl.static_range(gl.constexpr(C.boxes)):
+        r = r + (add_rounded(h[j], v[j]),)
+    return r
+
+
+@gluon.jit
+def add_rounded(a, b):
+    return gl.inline_asm_elementwise("add.rn.f32 $0, $1, $2;", "=f,f,f", [a, b], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
 def inverse_rms(h, C: gl.constexpr):
     """(1 / rms, sum of squares) of the tiles; rows that repeat others are counted once."""
     t = h[0] * h[0]
@@ -894,7 +908,7 @@ def write_lane_sum(C: gl.constexpr, total, hs, w, group, rank, tok, xo, away):
         if k == 0:
             y = v
         else:
-            y = plain_sum(y, v, C)
+            y = rounded_sum(y, v, C)
     ahead = (((tok + 2) & 3) - (tok & 3)) * (C.all_groups * C.padded_hidden)
     for j in gl.static_range(gl.constexpr(C.boxes)):
         col = xo + 64 * j
