@@ -66,6 +66,7 @@ def test_staff_see_what_was_asked_and_act_on_an_engine(synthetic: Product, page:
     assert sum(row["requests"] for row in rows) == asked
     expect(page.locator(".box", has_text="Workers now")).to_contain_text(re.compile("Ready|Streaming"))
     expect(page.get_by_role("heading", name="Users", exact=True)).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("^Active users and link views: "))).to_have_count(2)  # an axis for each
     shot(page, "desktop")
     axe_clean(page)
 

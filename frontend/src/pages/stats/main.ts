@@ -208,15 +208,20 @@ class StatsPage {
     this.more.replaceChildren(
       this.box("queue_wait", t("stats.queue_note"), percentiles("queue_ms", now.queue_ms), "lines", label, full),
       this.box("tokens", every, [counts(t("stats.output"), neutral, (p) => p.completion_tokens), counts(t("stats.prompt"), "var(--rival)", (p) => p.prompt_tokens)], "bars", label, full),
-      this.box("people", by.every, [{ name: t("stats.active"), look: "ink", values: people.map((p) => p.people) }, { name: t("stats.views"), look: "rv", values: people.map((p) => p.views), value: num(now.views) }], "lines", by.label, by.full),
+      this.box("people", by.every, [{ name: t("stats.active"), look: "ink", values: people.map((p) => p.people) }, { name: t("stats.views"), look: "rv", values: people.map((p) => p.views), value: num(now.views) }], "apart", by.label, by.full),
     );
   }
 
-  /** A chart with its switch to a table of the same figures. */
-  private box(key: string, sub: string, series: Series[], kind: "lines" | "bars", label: string[], full: string[]): HTMLElement {
+  /** A chart with its switch to a table of the same figures. `apart`: lines of different size, each over an axis of its own. */
+  private box(key: string, sub: string, series: Series[], kind: "lines" | "bars" | "apart", label: string[], full: string[]): HTMLElement {
     const title = t(`stats.chart_${key}`);
     const draw = (): Node[] => {
-      if (!this.asTable.has(key)) return [legend(series, kind), (kind === "lines" ? lines : bars)(this.describe(title, series), label, series)];
+      if (!this.asTable.has(key) && kind === "apart") {
+        const last = series.length - 1;
+        const one = (part: Series, index: number): HTMLElement => lines(this.describe(title, [part]), index === last ? label : label.map(() => ""), [part]);
+        return [legend(series, "lines"), h("div", { class: "apart" }, ...series.map(one))];
+      }
+      if (!this.asTable.has(key)) return [legend(series, kind === "bars" ? "bars" : "lines"), (kind === "bars" ? bars : lines)(this.describe(title, series), label, series)];
       const rows = full.map((name, index) => [name, ...series.map((one) => { const value = one.values[index]; return value === null || value === undefined ? "–" : num(value, value < 10 && value % 1 ? 1 : 0); })]);
       return [table(title, [t("stats.time_utc"), ...series.map((one) => one.name)], rows)];
     };
