@@ -37,48 +37,69 @@ LLAMA = ModelConfig(
 )  # fmt: skip
 
 
-def make(config: ModelConfig, ranks: int, ctas: int, memory: Memory) -> list[EmulatedPath]:
+def make(config: ModelConfig, ranks: int, ctas: int, memory: Memory, prompt: list[int] = PROMPT) -> list[EmulatedPath]:
     """All ranks of a model, whose KV caches the reference has filled with the prompt but its last token."""
-    device, buffers, paths = torch.device("cpu"), [], []
+    device, buffers, paths, context = torch.device("cpu"), [], [], config.context_tokens
     whole = assemble(config, RandomReader(config), torch.float16, device, Shard())
-    state = reference.State.new(config, whole, CONTEXT)
-    reference.prefill(config, whole, state, PROMPT[:-1])
+    state = reference.State.new(config, whole, context)
+    reference.prefill(config, whole, state, prompt[:-1])
     for rank in range(ranks):
         shard = Shard(rank, ranks)
         assert unsupported(config, ctas, shard) is None
         weights = assemble(config, RandomReader(config), torch.float16, device, shard)
-        cache = KVCache.allocate(config, CONTEXT, torch.float16, device, ranks)
+        cache = KVCache.allocate(config, context, torch.float16, device, ranks)
         for mine, theirs in ((cache.k, state.k), (cache.v, state.v)):
             for layer, values in zip(mine, theirs, strict=True):
                 layer.copy_(values.permute(0, 2, 1, 3).flatten(0, 1).chunk(ranks)[rank])
-            mine[:, :, len(PROMPT) - 1 :] = float("nan")
+            mine[:, :, len(prompt) - 1 :] = float("nan")
         peers = Peers(memory, shard, buffers) if ranks > 1 else None
-        paths.append(EmulatedPath(config, weights, cache, Control(CONTEXT, device, rank), ParamBlock(device), device, peers, ctas))
+        paths.append(EmulatedPath(config, weights, cache, Control(context, device, rank), ParamBlock(device), device, peers, ctas))
     return paths
 
 
-def generate(
-    paths: list[EmulatedPath], memory: Memory, count: int = TOKENS, sampling: SamplingParams = GREEDY, **order
-) -> tuple[list[int], torch.Tensor]:
-    """(tokens, the last token's logits); all ranks must have made the same tokens. ``order``: of the turns, see ``Machine``."""
+def run(
+    paths: list[EmulatedPath],
+    machine: Machine,
+    count: int = TOKENS,
+    sampling: SamplingParams = GREEDY,
+    stop_ids: frozenset[int] = frozenset(),
+    prompt: list[int] = PROMPT,
+) -> list[int]:
+    """The tokens, the same on all ranks, of a generation that may end in any way."""
     for path in paths:
         path.control.reset()
-        path.params.write(sampling, SEED, frozenset(), count)
-        path.launch(PROMPT[-1], len(PROMPT) - 1)
-    run_together(Machine(memory, **order), paths)
+        path.params.write(sampling, SEED, stop_ids, count)
+        path.launch(prompt[-1], len(prompt) - 1)
+    run_together(machine, paths)
+    tokens = [path.control.poll() for path in paths]
+    assert all(made == tokens[0] for made in tokens) and all(path.control.done for path in paths)
+    return tokens[0]
+
+
+def generate(
+    paths: list[EmulatedPath],
+    memory: Memory,
+    count: int = TOKENS,
+    sampling: SamplingParams = GREEDY,
+    prompt: list[int] = PROMPT,
+    **order,
+) -> tuple[list[int], torch.Tensor]:
+    """(tokens, the last token's logits). ``order``: of the turns, see ``Machine``."""
+    tokens = run(paths, Machine(memory, **order), count, sampling, prompt=prompt)
     for path in paths:
         path.control.raise_for_error()
-    tokens = [path.control.poll() for path in paths]
-    assert all(made == tokens[0] for made in tokens) and len(tokens[0]) == count
-    return tokens[0], torch.cat([path.logits for path in paths])
+        assert path.control.finish_reason == "length"
+    assert len(tokens) == count
+    return tokens, torch.cat([path.logits for path in paths])
 
 
-def expected(config: ModelConfig, tokens: list[int]) -> torch.Tensor:
+def expected(config: ModelConfig, tokens: list[int], prompt: list[int] = PROMPT) -> torch.Tensor:
     """[len(tokens), V]: the reference's logits from which each of the tokens is chosen."""
     weights = assemble(config, RandomReader(config), torch.float16, torch.device("cpu"), Shard())
-    return reference.forward(config, weights, (PROMPT + tokens)[:-1])[-len(tokens) :]
+    return reference.forward(config, weights, (prompt + tokens)[:-1])[-len(tokens) :]
 
 
+WIDE_LLAMA = replace(LLAMA, n_kv_heads=8, ffn_size=904)
 CASES = {
     "lanes, one rank": (LANES, 1, 8),
     "lanes, 2 ranks": (LANES, 2, 4),
@@ -87,6 +108,10 @@ CASES = {
     "no sums at once, 8 ranks": (NO_SUMS_AT_ONCE, 8, 1),
     "one lane, one rank": (LLAMA, 1, 4),
     "one lane, 2 ranks": (LLAMA, 2, 3),
+    "one lane, 4 ranks": (LLAMA, 4, 2),
+    "one lane, 8 ranks": (WIDE_LLAMA, 8, 1),
+    "one lane, biases": (replace(LLAMA, architecture="qwen2", qkv_bias=True), 1, 4),
+    "one lane, biases, 2 ranks": (replace(LLAMA, architecture="qwen2", qkv_bias=True), 2, 3),
 }
 
 
@@ -97,6 +122,29 @@ def test_tokens_and_logits_are_those_of_the_reference(case):
     paths = make(config, ranks, ctas, memory)
     tokens, logits = generate(paths, memory)
     wanted = expected(config, tokens)
+    assert tokens == wanted.argmax(1).tolist()
+    assert (logits - wanted[-1]).norm() / wanted[-1].norm() < 2e-3
+
+
+LONG_PROMPT = [(7 * n * n + n) % 256 for n in range(300)]  # five units of 64 positions: splits with one unit, with two, with a part of one
+LONG_CASES = {
+    "lanes, 2 ranks": (LANES, 2, 16),
+    "lanes, 8 ranks": (LANES, 8, 4),
+    "one lane": (LLAMA, 1, 12),
+    "one lane, 2 ranks": (LLAMA, 2, 8),
+}
+
+
+@pytest.mark.parametrize("case", LONG_CASES)
+def test_splits_of_a_long_context_are_weighted_by_their_share(case):
+    config, ranks, ctas = LONG_CASES[case]
+    windows = (70,) * 3 + (None,) * 2 if config is LANES else (None, 130) * 2  # begin inside a unit, and span two or three
+    config = replace(config, context_tokens=320, windows=windows)
+    memory = Memory()
+    paths = make(config, ranks, ctas, memory, LONG_PROMPT)
+    assert all(plan.common.splits > 1 for plan in paths[0].plans.values())
+    tokens, logits = generate(paths, memory, 2, prompt=LONG_PROMPT)
+    wanted = expected(config, tokens, LONG_PROMPT)
     assert tokens == wanted.argmax(1).tolist()
     assert (logits - wanted[-1]).norm() / wanted[-1].norm() < 2e-3
 

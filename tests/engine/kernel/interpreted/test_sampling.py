@@ -84,9 +84,11 @@ def test_a_temperature_too_small_for_float32_is_greedy(setup):
     assert kernel_sample(setup, logits, params, 1, 2)[0] == reference.sample(logits, params, 1, 2)
 
 
-def test_every_stop_id_of_the_block_is_seen(setup):
-    logits = torch.zeros(VOCAB)
-    logits[11] = 1.0
-    assert kernel_sample(setup, logits, SamplingParams(), 0, 0, frozenset({3, 11, 40}))[1] == 1
-    assert kernel_sample(setup, logits, SamplingParams(), 0, 0, frozenset({3, 40}))[1] == 0
-    assert kernel_sample(setup, logits, SamplingParams(), 0, 0)[1] == 0
+@pytest.mark.parametrize("stops", [{11}, {11, 40}, {3, 11, 40}, {3, 11}, set(range(2, 50)), set(range(11, 50))], ids=len)
+def test_every_stop_id_of_the_block_is_seen(setup, stops):
+    """Alone, first, inside and last of few and of many."""
+    for token in sorted(stops)[:: max(1, len(stops) - 1)]:
+        logits = torch.zeros(VOCAB)
+        logits[token] = 1.0
+        assert kernel_sample(setup, logits, SamplingParams(), 0, 0, frozenset(stops)) == (token, 1)
+        assert kernel_sample(setup, logits, SamplingParams(), 0, 0, frozenset(stops - {token}))[1] == 0
