@@ -35,8 +35,11 @@ class EngineConfig:
 
     def __post_init__(self):
         numbers = self.gpus if isinstance(self.gpus, tuple) else (self.gpus or 0,)
-        if min(numbers, default=0) < 0 or len(set(numbers)) < len(numbers):
+        whole = all(type(number) is int for number in numbers)
+        if not whole or min(numbers, default=0) < 0 or len(set(numbers)) < len(numbers):
             raise InvalidRequest(f"gpus must be a number of at least 0, or a tuple of different GPUs from 0 on; got {self.gpus!r}.")
+        if self.context_tokens is not None and (type(self.context_tokens) is not int or self.context_tokens < 1):
+            raise InvalidRequest(f"context_tokens must be a whole number of at least 1; got {self.context_tokens!r}.")
 
 
 class Handle:
@@ -147,8 +150,8 @@ class Engine:
         if request.prompt_ids is not None:
             ids = list(request.prompt_ids)
             for token in ids:
-                if not 0 <= token < self.info.vocab_size:
-                    raise InvalidRequest(f"Token ids of {self.info.model} lie between 0 and {self.info.vocab_size - 1:,}; got {token}.")
+                if type(token) is not int or not 0 <= token < self.info.vocab_size:
+                    raise InvalidRequest(f"Token ids of {self.info.model} lie between 0 and {self.info.vocab_size - 1:,}; got {token!r}.")
         elif request.prompt is not None:
             ids = self.tokenizer().encode_prompt(request.prompt)
         else:

@@ -32,19 +32,21 @@ class SamplingParams:
 
     def __post_init__(self):
         _check_range("Temperature", self.temperature, 0.0, 2.0)
-        _check_range("Top-k", self.top_k, 0, 1_000_000)
+        _check_whole("Top-k", self.top_k, 0, 1_000_000)
         _check_range("Top-p", self.top_p, 0.0, 1.0)
         _check_range("Min-p", self.min_p, 0.0, 1.0)
         if self.top_p == 0.0:
             raise InvalidRequest("Top-p must be greater than 0 and at most 1; got 0.")
         if self.max_tokens is not None:
-            _check_range("Max tokens", self.max_tokens, 1, 1_000_000)
+            _check_whole("Max tokens", self.max_tokens, 1, 1_000_000)
         if self.seed is not None:
-            _check_range("Seed", self.seed, 0, 2**63 - 1)
+            _check_whole("Seed", self.seed, 0, 2**63 - 1)
         if self.logprobs is not None:
-            _check_range("Logprobs", self.logprobs, 0, MAX_LOGPROBS)
+            _check_whole("Logprobs", self.logprobs, 0, MAX_LOGPROBS)
         elif self.prompt_logprobs:
             raise InvalidRequest("Log-probabilities of the prompt need logprobs.")
+        if not isinstance(self.stop, tuple | list) or not all(isinstance(stop, str) for stop in self.stop):
+            raise InvalidRequest(f"Stop strings must be a tuple of strings; got {self.stop!r}.")
         if len(self.stop) > MAX_STOP_STRINGS:
             raise InvalidRequest(f"At most {MAX_STOP_STRINGS} stop strings are taken; got {len(self.stop)}.")
         for stop in self.stop:
@@ -55,6 +57,12 @@ class SamplingParams:
 def _check_range(name: str, value: float, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise InvalidRequest(f"{name} must lie between {low:,} and {high:,}; got {value!r}.")
+
+
+def _check_whole(name: str, value: int, low: int, high: int) -> None:
+    _check_range(name, value, low, high)
+    if not isinstance(value, int):
+        raise InvalidRequest(f"{name} must be a whole number; got {value!r}.")
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,9 @@ def test_refusals_come_before_the_queue(synthetic):
         synthetic.submit(GenerationRequest("r", prompt_ids=[5] * (tokens + 1)))
     for bad, message in [
         ({"prompt_ids": [49_152]}, "49,151; got 49152"),
+        ({"prompt_ids": [1, 1.0]}, "49,151; got 1.0"),
+        ({"prompt_ids": [True]}, "49,151; got True"),
+        ({"prompt_ids": ["7"]}, "49,151; got '7'"),
         ({"prompt_ids": []}, "empty"),
         ({"prompt": ""}, "empty"),
         ({"prompt": "a", "prompt_ids": [1]}, "exactly one"),
@@ -183,6 +186,39 @@ def test_what_keeps_an_engine_from_loading_is_raised(tmp_path):
 def test_gpus_that_cannot_be_had_are_refused(gpus, backend, words):
     with pytest.raises(EngineError, match=words):
         make_backend(EngineConfig("random:tiny", backend=backend, gpus=gpus), lambda progress: None)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"gpus": "2"}, "gpus must be a number of at least 0.*; got '2'"),
+        ({"gpus": 1.5}, "gpus must be a number of at least 0.*; got 1.5"),
+        ({"context_tokens": 0}, "context_tokens must be a whole number of at least 1; got 0"),
+        ({"context_tokens": -5}, "context_tokens must be a whole number of at least 1; got -5"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused_before_a_process_starts(setting, words):
+    with pytest.raises(InvalidRequest, match=words):
+        EngineConfig("random:tiny", **setting)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"max_tokens": 2.5}, "Max tokens must be a whole number; got 2.5"),
+        ({"top_k": 1.5}, "Top-k must be a whole number; got 1.5"),
+        ({"seed": 3.0}, "Seed must be a whole number; got 3.0"),
+        ({"logprobs": 1.0}, "Logprobs must be a whole number; got 1.0"),
+        ({"temperature": float("nan")}, "Temperature must lie between 0.0 and 2.0; got nan"),
+        ({"max_tokens": True}, "Max tokens must lie between 1 and 1,000,000; got True"),
+        ({"stop": "abc"}, "Stop strings must be a tuple of strings; got 'abc'"),
+        ({"stop": ("a", 1)}, r"Stop strings must be a tuple of strings; got \('a', 1\)"),
+        ({"stop": None}, "Stop strings must be a tuple of strings; got None"),
+    ],
+)
+def test_sampling_parameters_that_mean_nothing_are_refused(parameters, words):
+    with pytest.raises(InvalidRequest, match=words):
+        SamplingParams(**parameters)
 
 
 def test_no_gpus_is_the_cpu_on_a_machine_with_gpus_too(monkeypatch):
