@@ -14,6 +14,7 @@ from html import escape
 from pathlib import Path
 
 from engine.config import ModelConfig
+from engine.errors import ModelError
 
 CHAIN_US, CHAIN_SHARED_US, POWER = 9.75, 8.0, 3
 ATTENTION_US = {1: 0.33}  # per layer, one more dependent phase of 1 us; on 2 and 8 GPUs 2.0 to 2.2
@@ -77,9 +78,18 @@ def predict(config: ModelConfig, gpus: int, machine: Machine = H200, dtype_bytes
     return Prediction(gpus, total_bytes / share, config.n_layers * layer, attention, exchange, head)
 
 
+def _divides(config: ModelConfig, gpus: int) -> bool:
+    try:
+        config.check_ranks(gpus)
+    except ModelError:
+        return False
+    return True
+
+
 def write_scaling_plot(config: ModelConfig, machine: Machine, measured: dict[int, float], path: Path) -> None:
-    """Tokens/s over the number of GPUs as SVG: read bound, prediction, and what was measured ({GPUs: tokens/s})."""
-    counts = [1, 2, 4, 8]
+    """Tokens/s over the number of GPUs as SVG: read bound, prediction, and what was measured ({GPUs: tokens/s}). Numbers of GPUs over
+    which the model does not divide are left out."""
+    counts = [n for n in (1, 2, 4, 8) if _divides(config, n)]
     bounds = {n: 1e6 / predict(config, n, machine).bound for n in counts}
     modelled = {n: predict(config, n, machine).tokens_per_s for n in counts}
     top = max(bounds.values())

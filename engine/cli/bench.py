@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from engine.cli.common import add_backend, add_dtype, add_model, check_writable
+from engine.errors import InvalidRequest
 
 
 def add_parser(subparsers) -> argparse.ArgumentParser:
@@ -28,8 +29,11 @@ def run(args: argparse.Namespace) -> None:
     from engine.bench.benchmark import benchmark, compare, scale
     from engine.engine import EngineConfig
 
-    for path in (args.json, args.plot, args.scaling):
+    files = [path for path in (args.json, args.plot, args.scaling) if path]
+    for path in files:
         check_writable(path)
+    if len({path.resolve() for path in files}) < len(files):
+        raise InvalidRequest("--json, --plot and --scaling need a file each.")
     config = EngineConfig(args.model, backend=args.backend, gpus=args.gpus, dtype=args.dtype)
     report = benchmark(config, args.prompt_tokens, args.output_tokens, args.runs, profile=args.profile, with_rival=args.compare)
     _write(report, args.json, args.plot)

@@ -30,6 +30,8 @@ def export(config: ModelConfig, reader: PartReader, folder: Path, dtype: torch.d
 
     Raises ModelError when the folder has files already, or when config.json has no way to say what the model is.
     """
+    if folder.exists() and not folder.is_dir():
+        raise ModelError(f"{folder} is a file; give a new or empty folder.")
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise ModelError(f"{folder} is not empty.")

@@ -183,11 +183,14 @@ def test_bench_writes_a_report_and_a_plot(tmp_path, capsys):
     assert (tmp_path / "plot.svg").read_text().startswith("<svg")
 
 
-def test_bench_refuses_what_it_cannot_measure(capsys):
+def test_bench_refuses_what_it_cannot_measure(tmp_path, capsys):
     assert main(["bench", "random:tiny", "--gpus", "0", "--backend", "torch", "--output-tokens", "1"]) == 1
     assert "at least 1 prompt token, 2 output tokens and 1 run; got 128, 1 and 5" in capsys.readouterr().err
     assert main(["bench", "random:tiny", "--gpus", "0", "--backend", "torch", "--prompt-tokens", "4000"]) == 1
     assert "do not fit" in capsys.readouterr().err
+    one = str(tmp_path / "report")
+    assert main(["bench", "random:tiny", "--gpus", "0", "--backend", "torch", "--json", one, "--plot", one]) == 1
+    assert "--json, --plot and --scaling need a file each" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["laneformer-2b", "llama-3.2-1b"])

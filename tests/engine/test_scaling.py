@@ -54,6 +54,13 @@ def test_the_plot_shows_bound_prediction_and_measurement(tmp_path):
     assert "measured: 1: 996" in drawing
 
 
+def test_the_plot_leaves_out_gpus_over_which_the_model_does_not_divide(tmp_path):
+    """SmolLM2 has three KV heads."""
+    write_scaling_plot(SHAPES["smollm2-135m"], H200, {}, tmp_path / "scaling.svg")
+    drawing = (tmp_path / "scaling.svg").read_text()
+    assert "read bound: 1: " in drawing and ", 2: " not in drawing and drawing.count('text-anchor="middle"') == 1
+
+
 def test_the_report_tells_waits_as_shares_of_a_token_and_link_traffic():
     shape = shape_of(LANEFORMER, 1024, 132, 128, True, Shard(0, 2))
     assert shape.pushed_bytes == 8 * (2 * 15 * 4 * 3072 + 4 * 3072 + 2 * 2 * 132)

@@ -9,7 +9,13 @@ in an error on every rank.
 The schedule below is the kernel's: see engine/kernel/portable/exchange.py.
 """
 
+from dataclasses import replace
+
 import pytest
+
+from engine.kernel.portable.path import shape_of
+from engine.shapes import SHAPES
+from engine.weights import Shard
 
 PROGRAMS = 2
 HEAD = "head"
@@ -180,6 +186,13 @@ def test_words_may_be_late_and_out_of_order():
             states, ends = machine.explore()
             assert states > 300
             assert len(ends) == 1 and all(machine.finished(ends[0]))
+
+
+def test_the_kernel_has_the_places_of_this_model():
+    for name, ranks in (("laneformer-2b", 2), ("laneformer-2b", 8), ("llama-3.1-8b", 4)):
+        for delay in (1, 2) if name == "laneformer-2b" else (0,):
+            config = SHAPES[name] if not delay else replace(SHAPES[name], delay=delay)
+            assert shape_of(config, 1024, 132, 128, True, Shard(0, ranks)).slots == slots(delay)
 
 
 def test_fewer_slots_would_be_overwritten(monkeypatch):
