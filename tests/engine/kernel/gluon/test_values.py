@@ -162,9 +162,16 @@ def test_a_rank_that_is_late_changes_nothing(ranks, ctas, late):
 def test_drawn_tokens_are_those_of_the_reference_sampler(ranks, ctas):
     memory = Memory()
     paths = make(LANES, ranks, ctas, memory)
-    for params in (SamplingParams(temperature=0.8, top_p=0.9), SamplingParams(temperature=1.5, top_k=20, min_p=0.02)):
+    free = SamplingParams(temperature=2.0)
+    for params in (
+        SamplingParams(temperature=0.8, top_p=0.9),
+        SamplingParams(temperature=1.5, top_k=20, min_p=0.02),
+        *(replace(free, **one) for one in ({"top_k": 3}, {"top_p": 0.02}, {"min_p": 0.7})),
+    ):
         token, logits = generate(paths, memory, 1, params)
         assert token == [sampling.sample(logits, params, SEED, len(PROMPT))]
+        if params.temperature == free.temperature:  # each filter alone changes the token
+            assert token != [sampling.sample(logits, free, SEED, len(PROMPT))]
 
 
 def test_ranks_wait_for_one_that_is_missing():

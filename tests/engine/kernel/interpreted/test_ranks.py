@@ -74,6 +74,8 @@ def test_two_ranks_make_the_tokens_of_one(name, tmp_path_factory):
         cases = [(PROMPT, 3, SamplingParams())] if name == "replicate" else [(PROMPT[:3], 2, SamplingParams())]
         if name in ("replicate", "llama"):
             cases.append((PROMPT[:2], 2, SamplingParams(temperature=1.2, top_k=20, top_p=0.8, seed=7, logprobs=3)))
+        if name == "replicate":  # the same lengths: no word of one generation may pass for one of the next
+            cases += [(prompt, 1, SamplingParams(logprobs=3)) for prompt in ([7, 30], [44, 2], [19, 11])]
         for prompt, count, params in cases:
             wanted, rows = expected_tokens(name, prompt, params, count)
             made = tokens_of(backend, prompt, params, count)
@@ -97,11 +99,15 @@ def test_logits_bad_numbers_stop_and_a_rank_that_is_killed(tmp_path_factory):
         assert (logits[-1] - rows[0]).abs().max() < 1e-5
 
         backend._local.weights.embedding[7] = float("nan")  # on rank 0 only
-        run = backend.start([3, 7], SamplingParams(), frozenset(), 5, spin_limit=SPIN_LIMIT)
-        with pytest.raises(NumericalError):
-            while run.finish_reason is None:
-                assert not run.poll(1.0)
-        run.close()
+        for prompt in ([7, 3], [3, 7]):  # in the prompt's chunk; in the first token
+            run = backend.start(prompt, SamplingParams(), frozenset(), 5, spin_limit=SPIN_LIMIT)
+            began = time.monotonic()
+            with pytest.raises(NumericalError):
+                while run.finish_reason is None:
+                    assert not run.poll(1.0)
+            run.close()
+            assert len(tokens_of(backend, [3, 1], SamplingParams(), 1)) == 1  # the other rank has heard of it, and waits no more
+            assert time.monotonic() - began < 20
         with pytest.raises(InvalidRequest, match="end-of-sequence ids"):
             backend.start([3, 1], SamplingParams(), frozenset(range(49)), 5)
 
