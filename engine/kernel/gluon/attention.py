@@ -8,7 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from engine.kernel.gluon.flags import cta_barrier, peek, peek_some, settle, settle_some, unwritten, wait_count
+from engine.kernel.gluon.flags import cta_barrier, peek, peek_some, settle, settle_some, unwritten
 from engine.kernel.gluon.gemv import advance
 
 LOG2_E = gl.constexpr(1.4426950408889634)
@@ -58,36 +58,42 @@ def rotate(x, c, s, T: gl.constexpr):
 
 
 @gluon.jit
-def insert_value(C: gl.constexpr, kv, base, r, value, v, use, vcache, guard):
-    """Append the new token's value to the cache and put it into row r of the V boxes, which begin at ``base``. The rows after it, which may
-    hold anything, become zero (their weights are zero, but zero times NaN is NaN). ``v``: what was peeked at the pointer ``value``."""
+def hide_rows(C: gl.constexpr, kv, base, r):
+    """Zero the rows from r on of the V boxes that begin at ``base``: they may hold anything (their weights are zero, but zero times NaN is NaN)."""
     HB: gl.constexpr = C.head_size // 32
     LK: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [4, 1], [1, 0])
-    T: gl.constexpr = value.dtype.element_ty
-    col = gl.arange(0, 32, layout=gl.SliceLayout(0, LK))
     row = gl.arange(0, 64, layout=gl.SliceLayout(1, LK))[:, None]
-    zero = gl.zeros([64, 32], gl.float32, layout=LK).to(T)
-    v = settle(v, value + col, use, guard, T, HB, 64, 8)
+    zero = gl.zeros([64, 32], gl.float32, layout=LK).to(kv.dtype)
     boxes = ()
     for j in gl.static_range(HB):
-        gl.store(vcache + 32 * j + col, v[j])
-        boxes = boxes + (gl.where(row == r, v[j][None, :], gl.where(row > r, zero, kv.index(base + j).load(LK))),)
+        boxes = boxes + (gl.where(row < r, kv.index(base + j).load(LK), zero),)
     for j in gl.static_range(HB):
         kv.index(base + j).store(boxes[j])
 
 
 @gluon.jit
-def attend(C: gl.constexpr, kv, full, empty, qs, zero, at, layer, pos, split, active, q, new, cache, angles, part, lse, ahead, ahead32,
-           counter, target, guard, RATIO: gl.constexpr, SPLITS: gl.constexpr, WAIT: gl.constexpr):  # fmt: skip
-    """Attention of RATIO query heads over this split's units of one KV head, once ``counter`` has reached ``target`` (with WAIT). Returns the new ring place.
+def prepare(C: gl.constexpr, kv, full, at, layer, pos, split, active, part, lse, ahead, ahead32, RATIO: gl.constexpr, SPLITS: gl.constexpr):
+    """What ``attend`` needs that does not depend on the new token: do it while that is being made. ``ahead``, ``ahead32``: distances to the places to clear."""
+    if active:
+        clear(C, part + ahead, lse + ahead32, RATIO, SPLITS)
+        start, units = span(C, layer, pos)
+        if (units - 1) % SPLITS == split:
+            mbarrier.wait(full.index(at[0]), at[1])
+            hide_rows(C, kv, at[0] * (2 * C.boxes) + C.head_size // 32, pos - start - 64 * (units - 1))
+
+
+@gluon.jit
+def attend(C: gl.constexpr, kv, full, empty, qs, zero, at, layer, pos, split, active, q, new, cache, angles, part, lse, guard,
+           RATIO: gl.constexpr, SPLITS: gl.constexpr):  # fmt: skip
+    """Attention of RATIO query heads over this split's units of one KV head, after ``prepare``. Returns the new ring place.
 
     q: pointer to [RATIO, h], not rotated; new: to the key (not rotated) and the value [h] of the new token; cache: to its rows in the K and V
     cache; angles: of its position; part: to [RATIO, SPLITS, h] at this split; lse: to [RATIO, SPLITS] at this split (base-2 logarithm
-    of the sum of exponentials). ``active`` false: nothing to do here. ``zero``: see ``run_units``.
+    of the sum of exponentials). ``active`` false: nothing to do here. ``zero``: see ``run_blocks``.
     """
     HB: gl.constexpr = C.head_size // 32
     LQ: gl.constexpr = gl.BlockedLayout([1, 2], [2, 16], [4, 1], [1, 0])
-    LK: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [4, 1], [1, 0])
+    LO: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 32, 16])
     T: gl.constexpr = q.dtype.element_ty
     start, units = span(C, layer, pos)
     n = gl.where(active, (units - split + SPLITS - 1) // SPLITS, 0)
@@ -96,27 +102,25 @@ def attend(C: gl.constexpr, kv, full, empty, qs, zero, at, layer, pos, split, ac
         row = gl.arange(0, 8, layout=gl.SliceLayout(1, LQ))[:, None]
         col = gl.arange(0, 32, layout=gl.SliceLayout(0, LQ))[None, :]
         p = gl.where(row < RATIO, q + row * C.head_size + col, new[0] + 0 * row + col)
-        vcol = gl.arange(0, 32, layout=gl.SliceLayout(0, LK))
+        vcol = gl.arange(0, 32, layout=gl.SliceLayout(0, LO))
+        ccol = gl.arange(0, 32, layout=gl.SliceLayout(0, LQ))  # for the cache: stores from the other layout take many registers
         last = (units - 1) % SPLITS == split
         use = last.to(gl.int32) * HB
         heads = peek(p, HB, HB, 64, 2, True)
-        value = peek(new[1] + vcol, use, HB, 64, 8)
-        if WAIT:
-            wait_count(counter, target, guard)
+        value = peek(new[1] + vcol, use, HB, 64, 2)
+        copy = peek(new[1] + ccol, use, HB, 64, 2)
         heads = settle(heads, p, HB, guard, T, HB, 64, 2, True)
         for j in gl.static_range(HB):
             x = rotate(heads[j], angles[0][j], angles[1][j], T)
-            qs.index(zero + j).slice(0, 8).store(x)
+            qs[j].index(zero).slice(0, 8).store(x)
             gl.store(cache[0] + 32 * j + 0 * row + col, x, mask=last & (row == RATIO))
-        mbarrier.wait(full.index(at[0]), at[1])
-        if last:
-            r = pos - start - 64 * (units - 1)
-            insert_value(C, kv, at[0] * (2 * C.boxes) + HB, r, new[1], value, use, cache[1], guard)
+        value = settle(value, new[1] + vcol, use, guard, T, HB, 64, 2)
+        copy = settle(copy, new[1] + ccol, use, guard, T, HB, 64, 2)
+        for j in gl.static_range(HB):
+            gl.store(cache[1] + 32 * j + ccol, copy[j], mask=last)
         fence_async_shared()
         cta_barrier()
-        at = run_splits(C, kv, full, empty, qs, zero, at, n, start, units, pos, split, part, lse, RATIO, SPLITS)
-    if active:
-        clear(C, part + ahead, lse + ahead32, RATIO, SPLITS)
+        at = run_splits(C, kv, full, empty, qs, zero, at, n, pos - start, units, split, last, value, part, lse, RATIO, SPLITS)
     return at
 
 
@@ -133,51 +137,70 @@ def clear(C: gl.constexpr, part, lse, RATIO: gl.constexpr, SPLITS: gl.constexpr)
 
 
 @gluon.jit
-def run_splits(
-    C: gl.constexpr, kv, full, empty, qs, zero, at, n, start, units, pos, split, part, lse, RATIO: gl.constexpr, SPLITS: gl.constexpr
-):
-    """Online softmax over n units; writes the normalised output and its log-sum-exp. Returns the new ring place."""
+def scores(C: gl.constexpr, kv, full, qs, zero, at):
+    """Start the products [64, 64] of the queries with the keys of the unit at a ring place, once they are there."""
+    LS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    mbarrier.wait(full.index(at[0]), at[1])
+    s = gl.zeros([64, 64], gl.float32, layout=LS)
+    for j in gl.static_range(gl.constexpr(C.head_size // 32)):
+        s = warpgroup_mma(qs[j].index(zero), kv.index(at[0] * (2 * C.boxes) + j).permute((1, 0)), s, use_acc=(j > 0), is_async=True)
+    return s
+
+
+@gluon.jit
+def exp2(x):
+    """2 ** x, where results below the normal range may be zero."""
+    return gl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def computed_rows(C: gl.constexpr, L: gl.constexpr):
+    """[64]: true in the first 8 of every 16 rows. Only those can hold heads; a thread's other rows need not be computed. (With head size 128 their
+    constants would cost spills: true everywhere.)"""
+    return (gl.arange(0, 64, layout=gl.SliceLayout(1, L)) & (8 if C.head_size < 128 else 0)) == 0
+
+
+@gluon.jit
+def run_splits(C: gl.constexpr, kv, full, empty, qs, zero, at, n, older, units, split, last, value, part, lse, RATIO: gl.constexpr,
+               SPLITS: gl.constexpr):  # fmt: skip
+    """Online softmax over n units; writes the normalised output and its log-sum-exp. ``older``: positions before the new one; with ``last`` its
+    key (row RATIO of qs) and its ``value`` come first. Returns the new ring place."""
     HB: gl.constexpr = C.head_size // 32
-    BOXES: gl.constexpr = 2 * C.boxes  # [64, 32] boxes of a ring slot
     LS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
     LO: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 32, 16])
     LN: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 16])
     T: gl.constexpr = part.dtype.element_ty
     SCALE: gl.constexpr = C.head_size**-0.5 * LOG2_E
-    m = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, LS))
-    total = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, LS))
+    fresh = gl.zeros([64, 8], gl.float32, layout=LN)
+    for j in gl.static_range(HB):  # Q times itself: column RATIO is Q times the new key
+        fresh = warpgroup_mma(qs[j].index(zero), qs[j].index(zero).slice(0, 8).permute((1, 0)), fresh, use_acc=(j > 0), is_async=True)
+    fresh = warpgroup_mma_wait(0, deps=[fresh])
+    n8 = gl.arange(0, 8, layout=gl.SliceLayout(0, LN))[None, :]
+    new_score = gl.convert_layout(gl.sum(gl.where(n8 == RATIO, fresh, 0.0), axis=1), gl.SliceLayout(1, LS))
+    m = gl.where(last, new_score, float("-inf"))
+    total = gl.where(last, m * 0.0 + 1.0, 0.0)
     out = ()
     for j in gl.static_range(HB):
-        out = out + (gl.zeros([64, 32], gl.float32, layout=LO),)
+        out = out + (gl.zeros([64, 32], gl.float32, layout=LO) + value[j].to(gl.float32)[None, :],)
+    col = gl.arange(0, 64, layout=gl.SliceLayout(0, LS))[None, :]
     for k in range(n):
-        unit = taken(units, split, k, SPLITS)
-        base = at[0] * BOXES
-        mbarrier.wait(full.index(at[0]), at[1])
-        s = gl.zeros([64, 64], gl.float32, layout=LS)
-        fresh = gl.zeros([64, 8], gl.float32, layout=LN)
-        for j in gl.static_range(HB):
-            s = warpgroup_mma(qs.index(zero + j), kv.index(base + j).permute((1, 0)), s, use_acc=(j > 0), is_async=True)
-        for j in gl.static_range(HB):  # Q times itself: column RATIO is Q times the new key
-            fresh = warpgroup_mma(qs.index(zero + j), qs.index(zero + j).slice(0, 8).permute((1, 0)), fresh, use_acc=(j > 0), is_async=True)
-        s, fresh = warpgroup_mma_wait(0, deps=[s, fresh])
-        col = start + 64 * unit + gl.arange(0, 64, layout=gl.SliceLayout(0, LS))[None, :]
-        n8 = gl.arange(0, 8, layout=gl.SliceLayout(0, LN))[None, :]
-        new_score = gl.convert_layout(gl.sum(gl.where(n8 == RATIO, fresh, 0.0), axis=1), gl.SliceLayout(1, LS))[:, None]
-        s = gl.where(col < pos, s * SCALE, gl.where(col == pos, new_score * SCALE, float("-inf")))
+        s = warpgroup_mma_wait(0, deps=[scores(C, kv, full, qs, zero, at)])
+        left = older - 64 * taken(units, split, k, SPLITS) - (col & 6)  # a thread's columns differ outside of these bits
+        s = gl.where((col & 57) < left, s, float("-inf"))
         top = gl.maximum(m, gl.max(s, axis=1))
-        old = gl.exp2(m - top)
-        p = gl.exp2(s - top[:, None])
+        old = gl.where(computed_rows(C, LS), exp2((m - top) * SCALE), 1.0)
+        p = gl.where(computed_rows(C, LS)[:, None], exp2(s * SCALE - (top * SCALE)[:, None]), 0.0)
         total = total * old + gl.sum(p, axis=1)
         m = top
         weights = gl.convert_layout(p.to(T), gl.DotOperandLayout(0, LO, 2))
-        old = gl.convert_layout(old, gl.SliceLayout(1, LO))
+        old = gl.convert_layout(old, gl.SliceLayout(1, LO))[:, None]
         acc = ()
         for j in gl.static_range(HB):
-            acc = acc + (warpgroup_mma(weights, kv.index(base + HB + j), out[j] * old[:, None], is_async=True),)
+            acc = acc + (warpgroup_mma(weights, kv.index(at[0] * (2 * C.boxes) + HB + j), out[j] * old, is_async=True),)
         out = warpgroup_mma_wait(0, deps=acc)
         mbarrier.arrive(empty.index(at[0]), count=1)
         at = advance(C, at, 1)
-    write_split(C, out, m, total, part, lse, RATIO, SPLITS)
+    write_split(C, out, m * SCALE, total, part, lse, RATIO, SPLITS)
     return at
 
 
@@ -237,23 +260,21 @@ def combine(C: gl.constexpr, part, lse, splits, guard, SEG: gl.constexpr, SPLITS
             if same_heads(g * TOGETHER + t, H) == g * TOGETHER + t:
                 p = lse + head_of(r, g * TOGETHER + t, C)[:, None] * SPLITS + split[None, :]
                 log = gl.where(left > 0, settle_some(logs[log_index(g * TOGETHER + t, H)], p, left, guard, PACK), float("-inf"))
-                weight = gl.exp2(log - gl.max(log, axis=1)[:, None])
+                weight = exp2(log - gl.max(log, axis=1)[:, None])
                 weight = weight / gl.sum(weight, axis=1)[:, None]
-            tiles = tiles + (repeated_rows(gl.sum(v[t].to(gl.float32) * weight[:, :, None], axis=1), SEG),)
+            shares = v[t].to(gl.float32) * weight[:, :, None]
+            tiles = tiles + (input_rows(gl.sum(shares, axis=1), shares, SEG),)
     return tiles
 
 
 @gluon.jit
-def repeated_rows(x, SEG: gl.constexpr):
-    """x [rows, W], SEG * 64 values -> [max(8, SEG), 64]."""
+def input_rows(x, like, SEG: gl.constexpr):
+    """x [rows, W], SEG * 64 values -> [max(8, SEG), 64], repeated by threads that hold the same: those of other splits in ``like`` [rows, SPLITS, W]."""
     if SEG >= 8:
         return gl.reshape(x, [SEG, 64])
     else:
-        TIMES: gl.constexpr = 8 // SEG
-        W: gl.constexpr = x.shape[1]
-        L: gl.constexpr = gl.BlockedLayout([1, 1, 4], [1, 128 // W, W // 4], [4, 1, 1], [2, 1, 0])
-        x = gl.convert_layout(x, gl.SliceLayout(0, L))[None, :, :]
-        return gl.reshape(x + gl.zeros([TIMES, x.shape[1], W], gl.float32, layout=L), [8, 64])
+        room = gl.full([x.shape[0], 8 // SEG, x.shape[1]], 0.0, gl.float32, layout=like.type.layout)
+        return gl.reshape(gl.permute(gl.broadcast(x[:, None, :], room)[0], (1, 0, 2)), [8, 64])
 
 
 @gluon.constexpr_function

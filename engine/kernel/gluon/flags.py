@@ -131,14 +131,14 @@ def settle(v, p, use, guard, T: gl.constexpr, N: gl.constexpr, STRIDE: gl.conste
 
 
 @gluon.jit
-def peek_tiles(p, use, N: gl.constexpr, ALWAYS: gl.constexpr = False):
-    """N input tiles, 64 columns apart; p: pointers [rows, 64]. ``use`` nonzero or ALWAYS: all, else zeros."""
-    return peek(p, use * N, N, 128, 8, ALWAYS)
+def peek_tiles(p, use, N: gl.constexpr, PACK: gl.constexpr, ALWAYS: gl.constexpr = False):
+    """N input tiles, 64 columns apart; p: pointers [rows, 64], PACK contiguous per thread. ``use`` nonzero or ALWAYS: all, else zeros."""
+    return peek(p, use * N, N, 128, PACK, ALWAYS)
 
 
 @gluon.jit
-def settle_tiles(v, p, use, guard, T: gl.constexpr, N: gl.constexpr, ALWAYS: gl.constexpr = False):
-    return settle(v, p, use * N, guard, T, N, 128, 8, ALWAYS)
+def settle_tiles(v, p, use, guard, T: gl.constexpr, N: gl.constexpr, PACK: gl.constexpr, ALWAYS: gl.constexpr = False):
+    return settle(v, p, use * N, guard, T, N, 128, PACK, ALWAYS)
 
 
 @gluon.jit
@@ -199,7 +199,7 @@ def arrive(counter):
     """This CTA has done everything before here (one thread adds 1; call after a CTA barrier)."""
     gl.inline_asm_elementwise(
         """{ .reg .pred p; .reg .u32 t; mov.u32 t, %tid.x; and.b32 t, t, 127; setp.eq.u32 p, t, 0;
-        @p red.relaxed.gpu.global.add.u32 [$1], 1; mov.u32 $0, 0; }""",
+        @p red.relaxed.gpu.global.inc.u32 [$1], -1; mov.u32 $0, 0; }""",
         "=r,l",
         [counter],
         dtype=gl.int32,

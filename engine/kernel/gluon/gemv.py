@@ -30,11 +30,42 @@ def share(unit, units: gl.constexpr, rank, CTAS: gl.constexpr, TOGETHER: gl.cons
     return a * CTAS + rank - start, b - a
 
 
+@gluon.constexpr_function
+def staged_rows(segments):
+    """Rows of an input tile as it is staged: one for each segment, or repeated ones up to 4."""
+    return max(4, segments)
+
+
+@gluon.constexpr_function
+def staged_pack(segments):
+    """Neighbouring columns of an input tile that a thread holds: so many that no two threads hold the same."""
+    return min(8, staged_rows(segments) // 2)
+
+
+@gluon.constexpr_function
+def input_layout(segments):
+    """Layout of the input tiles [staged_rows, 64]."""
+    pack = staged_pack(segments)
+    return gl.BlockedLayout([1, pack], [pack // 2, 64 // pack], [4, 1], [1, 0])
+
+
+@gluon.jit
+def eight_rows(x):
+    """x [rows, 64], or its 4 rows twice."""
+    if x.shape[0] > 4:
+        return x
+    else:
+        L: gl.constexpr = gl.BlockedLayout([2, 1, 2], [1, 1, 32], [1, 4, 1], [2, 1, 0])
+        twice = gl.zeros([2, 4, 64], gl.int16, layout=L)
+        return gl.reshape(gl.broadcast(gl.convert_layout(x, gl.SliceLayout(0, L))[None, :, :], twice)[0], [8, 64])
+
+
 @gluon.jit
 def stage(xs, v, T: gl.constexpr, N: gl.constexpr):
-    """Round the input tiles v [rows, 64] to 16 bits and put them where the matrix unit reads them."""
+    """Round the input tiles v [rows, 64] to 16 bits and put them where the matrix unit reads them. (Tiles are memory of their own: the
+    compiler puts a barrier between two stores to the same.)"""
     for j in gl.static_range(N):
-        xs.index(j).store(v[j].to(T))
+        xs[j].store(eight_rows(v[j].to(T)))
     fence_async_shared()
     cta_barrier()
 
@@ -48,10 +79,10 @@ def advance(C: gl.constexpr, at, n):
 
 
 @gluon.jit
-def multiply(C: gl.constexpr, ring, xs, at, acc, more: gl.constexpr, FIRST, STEP: gl.constexpr):
-    """Start acc = A B^T (+ acc with ``more``) for the unit at the ring place ``at``; B's tile of box j is xs.index(FIRST + j * STEP)."""
+def multiply(C: gl.constexpr, ring, xs, at, acc, more: gl.constexpr, part):
+    """Start acc = A B^T (+ acc with ``more``) for the unit at the ring place ``at``; B's tile of box j is xs[j].index(part)."""
     for j in gl.static_range(gl.constexpr(C.boxes)):
-        b = xs.index(FIRST + j * STEP).permute((1, 0))
+        b = xs[j].index(part).permute((1, 0))
         acc = warpgroup_mma(ring.index(at[0] * C.boxes + j), b, acc, use_acc=more or j > 0, is_async=True)
     return acc
 
@@ -131,52 +162,98 @@ def with_bias(s, u, ok, bias, LIMIT: gl.constexpr):
 
 
 @gluon.jit
-def finish(d0, d1, pair, ok, ctx, C: gl.constexpr, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
-    """Hand over the sums of a pair of units: two blocks of rows, or the gates and the ups of one block (KIND GATE)."""
-    s0 = rows(d0, SEG)
-    s1 = rows(d1, SEG)
+def finish(d0, d1, pair, ok, scale, ctx, C: gl.constexpr, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
+    """Hand over the sums of a pair of units, times ``scale``: two blocks of rows, or the gates and the ups of one block (KIND GATE)."""
+    s0 = rows(d0, SEG) * scale
+    s1 = rows(d1, SEG) * scale
     if KIND == GATE:
         finish_rows(s0 * s1 / (1.0 + gl.exp(-s0)), pair, ok, ctx, Q.ffn)
-    elif KIND == DELTA:
-        finish_delta(s0, 2 * pair, ok, ctx, C)
-        finish_delta(s1, 2 * pair + 1, ok, ctx, C)
     else:
-        LIMIT: gl.constexpr = (Q.heads + 2 * Q.kv_heads) * C.head_size
-        if C.bias:
-            s0 = with_bias(s0, 2 * pair, ok, ctx[2], LIMIT)
-            s1 = with_bias(s1, 2 * pair + 1, ok, ctx[2], LIMIT)
-        finish_rows(s0, 2 * pair, ok, (ctx[0], ctx[1]), LIMIT)
-        finish_rows(s1, 2 * pair + 1, ok, (ctx[0], ctx[1]), LIMIT)
+        finish_unit(s0, 2 * pair, ok, ctx, C, KIND, Q)
+        finish_unit(s1, 2 * pair + 1, ok, ctx, C, KIND, Q)
 
 
 @gluon.jit
-def run_pairs(C: gl.constexpr, ring, full, empty, xs, base, at, first, n, ctx, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
-    """n pairs of units of one phase from the ring place ``at``; ``first`` is the number of the first pair in its phase.
+def finish_unit(s, u, ok, ctx, C: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
+    """Hand over the sums of one unit of QKV, O or W2."""
+    if KIND == DELTA:
+        finish_delta(s, u, ok, ctx, C)
+    else:
+        LIMIT: gl.constexpr = (Q.heads + 2 * Q.kv_heads) * C.head_size
+        if C.bias:
+            s = with_bias(s, u, ok, ctx[2], LIMIT)
+        finish_rows(s, u, ok, (ctx[0], ctx[1]), LIMIT)
 
-    The sums of pair k - 1 are finished while pair k is multiplied. ``base``: a zero that the compiler does not know, added to the index of
-    x's tiles. (Descriptors of constant tiles are all computed at the start of the kernel, fill the registers, and ptxas of CUDA 12.8
-    was seen to use one before its value was there.) Returns the ring place after them.
+
+@gluon.jit
+def run_blocks(C: gl.constexpr, ring, full, empty, xs, base, at, first, n, scale, ctx, SEG: gl.constexpr, KIND: gl.constexpr,
+               TOGETHER: gl.constexpr, UNITS: gl.constexpr, Q: gl.constexpr):  # fmt: skip
+    """n blocks of TOGETHER (1, 2) units of a phase of UNITS units from the ring place ``at``; ``first`` is the number of the first block in its
+    phase. ``base``: a zero that the compiler does not know, the index of x's tiles. (Descriptors of constant tiles are all computed at the start
+    of the kernel, fill the registers, and ptxas of CUDA 12.8 was seen to use one before its value was there.) Returns the ring place after them.
     """
+    if TOGETHER == 1:
+        return run_unit(C, ring, full, empty, xs, base, at, first, n, scale, ctx, SEG, KIND, Q)
+    elif UNITS <= 2 * Q.ctas:
+        return run_pair(C, ring, full, empty, xs, base, at, first, n, scale, ctx, SEG, KIND, Q)
+    else:
+        return run_pairs(C, ring, full, empty, xs, base, at, first, n, scale, ctx, SEG, KIND, Q)
+
+
+@gluon.jit
+def run_pairs(
+    C: gl.constexpr, ring, full, empty, xs, base, at, first, n, scale, ctx, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr
+):
+    """n pairs of units; the sums of pair k - 1 are finished while pair k is multiplied."""
     NX: gl.constexpr = SEG if SEG > 8 else 8
     d0 = nothing(NX)
     d1 = nothing(NX)
     for k in range(n):
         following = advance(C, at, 1)
         mbarrier.wait(full.index(at[0]), at[1])
-        a0 = multiply(C, ring, xs, at, nothing(NX), False, base, 1)
+        a0 = multiply(C, ring, xs, at, nothing(NX), False, base)
         mbarrier.wait(full.index(following[0]), following[1])
-        a1 = multiply(C, ring, xs, following, nothing(NX), False, base, 1)
-        finish(d0, d1, first + (k - 1) * Q.ctas, k > 0, ctx, C, SEG, KIND, Q)
+        a1 = multiply(C, ring, xs, following, nothing(NX), False, base)
+        finish(d0, d1, first + (k - 1) * Q.ctas, k > 0, scale, ctx, C, SEG, KIND, Q)
         d0, d1 = warpgroup_mma_wait(0, deps=[a0, a1])
         release(empty, at, following)
         at = advance(C, following, 1)
-    finish(d0, d1, first + (n - 1) * Q.ctas, n > 0, ctx, C, SEG, KIND, Q)
+    finish(d0, d1, first + (n - 1) * Q.ctas, n > 0, scale, ctx, C, SEG, KIND, Q)
+    return at
+
+
+@gluon.jit
+def run_pair(C: gl.constexpr, ring, full, empty, xs, base, at, pair, n, scale, ctx, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
+    """``run_pairs`` of one pair, or of none with n = 0."""
+    NX: gl.constexpr = SEG if SEG > 8 else 8
+    if n > 0:
+        following = advance(C, at, 1)
+        mbarrier.wait(full.index(at[0]), at[1])
+        mbarrier.wait(full.index(following[0]), following[1])
+        d0 = multiply(C, ring, xs, at, nothing(NX), False, base)
+        d1 = multiply(C, ring, xs, following, nothing(NX), False, base)
+        d0, d1 = warpgroup_mma_wait(0, deps=[d0, d1])
+        finish(d0, d1, pair, True, scale, ctx, C, SEG, KIND, Q)
+        release(empty, at, following)
+        at = advance(C, following, 1)
+    return at
+
+
+@gluon.jit
+def run_unit(C: gl.constexpr, ring, full, empty, xs, base, at, u, n, scale, ctx, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
+    """Unit u alone, or nothing with n = 0."""
+    if n > 0:
+        mbarrier.wait(full.index(at[0]), at[1])
+        d = warpgroup_mma_wait(0, deps=[multiply(C, ring, xs, at, nothing(SEG if SEG > 8 else 8), False, base)])
+        finish_unit(rows(d, SEG) * scale, u, True, ctx, C, KIND, Q)
+        mbarrier.arrive(empty.index(at[0]), count=1)
+        at = advance(C, at, 1)
     return at
 
 
 @gluon.jit
 def run_parts(C: gl.constexpr, ring, full, empty, xs, at, first, n, ctx, SEG: gl.constexpr, PARTS: gl.constexpr, Q: gl.constexpr):
-    """O or W2 whose rows have PARTS (even) times SEG segments: n blocks of rows, PARTS units each; xs: tiles [SEG, 64], PARTS per box."""
+    """O or W2 whose rows have PARTS (even) times SEG segments: n blocks of rows, PARTS units each; xs: for each box PARTS tiles [SEG, 64]."""
     d = nothing(SEG)
     s = rows(d, SEG)
     count = n * (PARTS // 2)
@@ -184,9 +261,9 @@ def run_parts(C: gl.constexpr, ring, full, empty, xs, at, first, n, ctx, SEG: gl
         following = advance(C, at, 1)
         part = 2 * (k % (PARTS // 2))
         mbarrier.wait(full.index(at[0]), at[1])
-        a = multiply(C, ring, xs, at, nothing(SEG), False, part, PARTS)
+        a = multiply(C, ring, xs, at, nothing(SEG), False, part)
         mbarrier.wait(full.index(following[0]), following[1])
-        a = multiply(C, ring, xs, following, a, True, part + 1, PARTS)
+        a = multiply(C, ring, xs, following, a, True, part + 1)
         s = add_part(d, s, k - 1, k > 0, first, ctx, C, SEG, PARTS, Q)
         d = warpgroup_mma_wait(0, deps=[a])
         release(empty, at, following)
@@ -214,7 +291,6 @@ def run_lane_units(
     one after the other."""
     WIDE: gl.constexpr = SEG < 8  # a lane's segments are no tile of their own
     NX: gl.constexpr = max(8, LANES * SEG) if WIDE else SEG
-    STEP: gl.constexpr = 1 if WIDE else LANES
     d0 = nothing(NX)
     d1 = nothing(NX)
     s = rows(d0, SEG)
@@ -223,9 +299,9 @@ def run_lane_units(
         following = advance(C, at, 1)
         tile = base if WIDE else 2 * (k % (LANES // 2))
         mbarrier.wait(full.index(at[0]), at[1])
-        a0 = multiply(C, ring, xs, at, nothing(NX), False, tile, STEP)
+        a0 = multiply(C, ring, xs, at, nothing(NX), False, tile)
         mbarrier.wait(full.index(following[0]), following[1])
-        a1 = multiply(C, ring, xs, following, nothing(NX), False, tile if WIDE else tile + 1, STEP)
+        a1 = multiply(C, ring, xs, following, nothing(NX), False, tile if WIDE else tile + 1)
         s = add_lanes(d0, d1, s, k - 1, k > 0, first, total, own, C, SEG, LANES, Q)
         d0, d1 = warpgroup_mma_wait(0, deps=[a0, a1])
         release(empty, at, following)
@@ -265,13 +341,15 @@ def better(s, u, ok, best, where, bad, logits, C: gl.constexpr):
     inside = ok & (row < C.vocab)
     gl.store(logits + row, s, mask=inside)
     wins = inside & (s > best)
-    bad = bad | (inside & ((s - s) != 0.0)).to(gl.int32)
+    bad = bad | (inside & ((s * 0.0) != 0.0)).to(
+        gl.int32
+    )  # (s - s would become one operation with the product that s is, and leave its rounding)
     return gl.where(wins, s, best), gl.where(wins, row + C.first_vocab, where), bad
 
 
 @gluon.jit
-def run_head(C: gl.constexpr, ring, full, empty, xs, base, at, first, n, logits):
-    """Logits of this CTA's n pairs of vocabulary blocks. Returns the ring place, best value [R], its id [R], nonzero where a logit is NaN or
+def run_head(C: gl.constexpr, ring, full, empty, xs, base, at, first, n, scale, logits):
+    """Logits of this CTA's n pairs of vocabulary blocks: products times ``scale``. Returns the ring place, best value [R], its id [R], nonzero where a logit is NaN or
     infinite [R]."""
     SEG: gl.constexpr = C.segments_d
     NX: gl.constexpr = SEG if SEG > 8 else 8
@@ -284,16 +362,16 @@ def run_head(C: gl.constexpr, ring, full, empty, xs, base, at, first, n, logits)
     for k in range(n):
         following = advance(C, at, 1)
         mbarrier.wait(full.index(at[0]), at[1])
-        a0 = multiply(C, ring, xs, at, nothing(NX), False, base, 1)
+        a0 = multiply(C, ring, xs, at, nothing(NX), False, base)
         mbarrier.wait(full.index(following[0]), following[1])
-        a1 = multiply(C, ring, xs, following, nothing(NX), False, base, 1)
+        a1 = multiply(C, ring, xs, following, nothing(NX), False, base)
         pair = first + (k - 1) * C.ctas
-        best, where, bad = better(rows(d0, SEG), 2 * pair, k > 0, best, where, bad, logits, C)
-        best, where, bad = better(rows(d1, SEG), 2 * pair + 1, k > 0, best, where, bad, logits, C)
+        best, where, bad = better(rows(d0, SEG) * scale, 2 * pair, k > 0, best, where, bad, logits, C)
+        best, where, bad = better(rows(d1, SEG) * scale, 2 * pair + 1, k > 0, best, where, bad, logits, C)
         d0, d1 = warpgroup_mma_wait(0, deps=[a0, a1])
         release(empty, at, following)
         at = advance(C, following, 1)
     pair = first + (n - 1) * C.ctas
-    best, where, bad = better(rows(d0, SEG), 2 * pair, n > 0, best, where, bad, logits, C)
-    best, where, bad = better(rows(d1, SEG), 2 * pair + 1, n > 0, best, where, bad, logits, C)
+    best, where, bad = better(rows(d0, SEG) * scale, 2 * pair, n > 0, best, where, bad, logits, C)
+    best, where, bad = better(rows(d1, SEG) * scale, 2 * pair + 1, n > 0, best, where, bad, logits, C)
     return at, best, where, bad

@@ -13,7 +13,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from engine.kernel.gluon.attention import attend, combine, load_angles, span, taken
+from engine.kernel.gluon.attention import attend, combine, load_angles, prepare, span, taken
 from engine.kernel.gluon.exchange import (
     AGREEMENT,
     AT_ONCE,
@@ -45,7 +45,22 @@ from engine.kernel.gluon.flags import (
     unwritten,
     wait_count,
 )
-from engine.kernel.gluon.gemv import DELTA, GATE, QKV, advance, run_head, run_lane_units, run_pairs, run_parts, share, stage
+from engine.kernel.gluon.gemv import (
+    DELTA,
+    GATE,
+    QKV,
+    advance,
+    input_layout,
+    run_blocks,
+    run_head,
+    run_lane_units,
+    run_pairs,
+    run_parts,
+    share,
+    stage,
+    staged_pack,
+    staged_rows,
+)
 from engine.kernel.gluon.sample import (
     BAD,
     draw,
@@ -121,9 +136,9 @@ def feed_kv(C: gl.constexpr, keys, values, kv, full, empty, at, layer, head, pos
 
 
 @gluon.jit
-def before_gate(C: gl.constexpr, n):
-    """Pairs of units of a token that may be copied before its start is certain: no KV among them, and the ring takes no more anyway."""
-    return gl.minimum(n, C.slots // 2)
+def before_gate(C: gl.constexpr, n, TOGETHER: gl.constexpr):
+    """Blocks of units of a token that may be copied before its start is certain: no KV among them, and the ring takes no more anyway."""
+    return gl.minimum(n, C.slots // TOGETHER)
 
 
 @gluon.jit
@@ -136,12 +151,14 @@ def gate(token_bar, halt, tok, run):
 
 
 @gluon.jit
-def feed_first(C: gl.constexpr, weights, ring, full, empty, token_bar, halt, at, tok, unit, n, run, CTAS: gl.constexpr):
+def feed_first(
+    C: gl.constexpr, weights, ring, full, empty, token_bar, halt, at, tok, unit, n, run, CTAS: gl.constexpr, TOGETHER: gl.constexpr
+):
     """The first units of a token, with the gate between those that are copied ahead and the others."""
-    ahead = before_gate(C, n)
-    at = feed(C, weights, ring, full, empty, at, unit, ahead, run, CTAS, 2)
+    ahead = before_gate(C, n, TOGETHER)
+    at = feed(C, weights, ring, full, empty, at, unit, ahead, run, CTAS, TOGETHER)
     run = gate(token_bar, halt, tok, run)
-    return feed(C, weights, ring, full, empty, at, unit + ahead * 2 * CTAS, n - ahead, run, CTAS, 2), run
+    return feed(C, weights, ring, full, empty, at, unit + ahead * TOGETHER * CTAS, n - ahead, run, CTAS, TOGETHER), run
 
 
 @gluon.jit
@@ -161,11 +178,12 @@ def producer(weights, keys, values, ring, kv, full, empty, token_bar, halts, pid
         pos = position + tok
         for layer in range(C.whole_layers):
             unit = layer * Q.units_layer
-            first, n = share(unit, Q.units_qkv, pid, Q.ctas, 2)
+            first, n = share(unit, Q.units_qkv, pid, Q.ctas, Q.block_qkv)
+            start = unit + first * Q.block_qkv
             if layer == 0:
-                at, run = feed_first(C, weights, ring, full, empty, token_bar, halt, at, tok, unit + first * 2, n, run, Q.ctas)
+                at, run = feed_first(C, weights, ring, full, empty, token_bar, halt, at, tok, start, n, run, Q.ctas, Q.block_qkv)
             else:
-                at = feed(C, weights, ring, full, empty, at, unit + first * 2, n, run, Q.ctas, 2)
+                at = feed(C, weights, ring, full, empty, at, start, n, run, Q.ctas, Q.block_qkv)
             at = feed_kv(
                 C,
                 keys,
@@ -201,7 +219,7 @@ def producer(weights, keys, values, ring, kv, full, empty, token_bar, halts, pid
             first, n = share(unit, G.units_qkv, rank, G.ctas, 2)
             n *= n_own
             if (half == 0) & (C.common_layers == 0):
-                at, run = feed_first(C, weights, ring, full, empty, token_bar, halt, at, tok, base + unit + first * 2, n, run, G.ctas)
+                at, run = feed_first(C, weights, ring, full, empty, token_bar, halt, at, tok, base + unit + first * 2, n, run, G.ctas, 2)
             else:
                 at = feed(C, weights, ring, full, empty, at, base + unit + first * 2, n, run, G.ctas, 2)
             unit = (half - 1) // 2 * G.units_layer + 2 * (G.units_qkv + G.units_o) + (1 - lane) * G.units_w13
@@ -275,12 +293,27 @@ def add_rounded(a, b):
 
 
 @gluon.jit
-def inverse_rms(h, C: gl.constexpr):
-    """(1 / rms, sum of squares) of the tiles; rows that repeat others are counted once."""
+def products(h, w, C: gl.constexpr):
+    """h * w."""
+    x = ()
+    for j in gl.static_range(gl.constexpr(C.boxes)):
+        x = x + (h[j] * w[j].to(gl.float32),)
+    return x
+
+
+@gluon.jit
+def squares_of(h, C: gl.constexpr):
+    """Squares of the tiles, added up; rows that repeat others count less."""
     t = h[0] * h[0]
     for j in gl.static_range(1, gl.constexpr(C.boxes)):
         t += h[j] * h[j]
-    squares = gl.sum(gl.sum(t, axis=1), axis=0) * (C.segments_d / t.shape[0])
+    return t * (C.segments_d / t.shape[0])
+
+
+@gluon.jit
+def inverse_rms(h, C: gl.constexpr):
+    """(1 / rms, sum of squares) of the tiles."""
+    squares = gl.sum(gl.sum(squares_of(h, C), axis=1), axis=0)
     return 1.0 / gl.sqrt(squares * (1.0 / C.hidden) + C.eps), squares
 
 
@@ -294,11 +327,20 @@ def weighted(h, r, w, C: gl.constexpr):
 
 
 @gluon.jit
-def stage_normed(C: gl.constexpr, xs, h, w, bad, layer, T: gl.constexpr):
-    """Stage norm(h) * w; returns the first layer whose state was not finite (or ``bad``)."""
-    r, squares = inverse_rms(h, C)
-    stage(xs, weighted(h, r, w, C), T, C.boxes)
-    return gl.where((bad < 0) & ((squares - squares) != 0.0), layer, bad)
+def stage_normed(C: gl.constexpr, xs, warps, h, w, bad, layer, T: gl.constexpr):
+    """Stage norm(h) * w, or in bfloat16, which holds all of float32's range, h * w. Returns what the products must be multiplied by, and the
+    first layer whose state was not finite (or ``bad``). ``warps``: shared memory [4], for the sums of squares."""
+    if T == gl.bfloat16:
+        t = squares_of(h, C)
+        warps.store(gl.sum(gl.reshape(t, [4, t.shape[0] * 16]), axis=1))
+        stage(xs, products(h, w, C), T, C.boxes)
+        squares = gl.sum(warps.load(gl.BlockedLayout([4], [32], [4], [0])), axis=0)
+        scale = 1.0 / gl.sqrt(squares * (1.0 / C.hidden) + C.eps)
+    else:
+        r, squares = inverse_rms(h, C)
+        stage(xs, weighted(h, r, w, C), T, C.boxes)
+        scale = 1.0
+    return scale, gl.where((bad < 0) & ((squares - squares) != 0.0), layer, bad)
 
 
 @gluon.jit
@@ -380,12 +422,13 @@ def read_sum(C: gl.constexpr, p, guard):
     if C.chain:
         return read_sum_of_pairs(C, p, guard)
     else:
+        PACK: gl.constexpr = min(4, staged_pack(C.segments_d))
         v = ()
         for g in gl.static_range(gl.constexpr(C.all_groups)):
-            v = v + (peek32(p + g * C.padded_hidden, N, N, 256, 4),)
-        y = settle32(v[0], p, N, guard, N, 256, 4)
+            v = v + (peek32(p + g * C.padded_hidden, N, N, 256, PACK),)
+        y = settle32(v[0], p, N, guard, N, 256, PACK)
         for g in gl.static_range(1, gl.constexpr(C.all_groups)):
-            y = plain_sum(y, settle32(v[g], p + g * C.padded_hidden, N, guard, N, 256, 4), C)
+            y = plain_sum(y, settle32(v[g], p + g * C.padded_hidden, N, guard, N, 256, PACK), C)
         return y
 
 
@@ -402,10 +445,11 @@ def read_sum_of_pairs(C: gl.constexpr, p, guard):
 def read_pair(C: gl.constexpr, p, guard):
     """The sum of two neighbouring parts."""
     N: gl.constexpr = C.boxes
-    v = peek32(p, N, N, 256, 4)
-    other = peek32(p + C.padded_hidden, N, N, 256, 4)
-    v = settle32(v, p, N, guard, N, 256, 4)
-    return plain_sum(v, settle32(other, p + C.padded_hidden, N, guard, N, 256, 4), C)
+    PACK: gl.constexpr = min(4, staged_pack(C.segments_d))
+    v = peek32(p, N, N, 256, PACK)
+    other = peek32(p + C.padded_hidden, N, N, 256, PACK)
+    v = settle32(v, p, N, guard, N, 256, PACK)
+    return plain_sum(v, settle32(other, p + C.padded_hidden, N, guard, N, 256, PACK), C)
 
 
 @gluon.jit
@@ -443,27 +487,37 @@ def delta_phase(C: gl.constexpr, ring, full, empty, x, base, at, unit, units: gl
     if Q.sums > 1:
         return run_lane_units(C, ring, full, empty, x, base, at, first, n, total, own, SEG, Q.sums, Q)
     elif SEG <= 16:
-        return run_pairs(C, ring, full, empty, x, base, at, first, n, total, SEG, DELTA, Q)
+        return run_blocks(C, ring, full, empty, x, base, at, first, n, 1.0, total, SEG, DELTA, BLOCK, units, Q)
     else:
         return run_parts(C, ring, full, empty, x, at, first, n, total, 16, SEG // 16, Q)
 
 
 @gluon.jit
 def input_tiles(C: gl.constexpr, xs, SEG: gl.constexpr, LANES: gl.constexpr, T: gl.constexpr):
-    """(where the input of O or W2 is staged, the same cut into the tiles that one unit takes)."""
+    """For each box (where an input of LANES times SEG segments is staged, the same cut into the tiles that one unit takes)."""
     ROWS: gl.constexpr = LANES * SEG if LANES * SEG > 8 else 8
     PARTS: gl.constexpr = (LANES if SEG >= 8 else 1) if LANES > 1 else max(1, SEG // 16)
-    staged = xs._reinterpret(T, [C.boxes, ROWS, 64], xs.layout)
-    if PARTS == 1:
-        return staged, staged
-    else:
-        return staged, xs._reinterpret(T, [C.boxes * PARTS, ROWS // PARTS, 64], xs.layout)
+    staged = ()
+    tiles = ()
+    for j in gl.static_range(gl.constexpr(C.boxes)):
+        staged = staged + (xs[j]._reinterpret(T, [ROWS, 64], xs[j].layout),)
+        tiles = tiles + (xs[j]._reinterpret(T, [PARTS, ROWS // PARTS, 64], xs[j].layout),)
+    return staged, tiles
+
+
+@gluon.jit
+def query_tiles(C: gl.constexpr, xs, kv, T: gl.constexpr):
+    """Tiles [64, 32] for attention's queries, one in each box."""
+    tiles = ()
+    for j in gl.static_range(gl.constexpr(C.head_size // 32)):
+        tiles = tiles + (xs[j]._reinterpret(T, [1, 64, 32], kv.layout),)
+    return tiles
 
 
 @gluon.jit
 def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, guard, trace, T: gl.constexpr, C: gl.constexpr):
     """One layer computed by all CTAs. h: tiles of the hidden state without the last layer's W2. w: its attention norm. Returns h, the next layer's w, at, step, bad."""
-    ring, kv, xs, full, empty = mem
+    ring, kv, xs, full, empty, warps = mem
     act, lse, counters, unused, shared, away = buf
     norms, bias, angles, kcache, vcache = model
     Q: gl.constexpr = C.common
@@ -475,7 +529,8 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     a_sum = at_layer(act, sums, C)
     ahead_sum = clear_distance(sums, C.act)
     unit = layer * Q.units_layer
-    xd = xs._reinterpret(T, [C.boxes, C.segments_d if C.segments_d > 8 else 8, 64], xs.layout)
+    PACK: gl.constexpr = staged_pack(C.segments_d)
+    staged_d, xd = input_tiles(C, xs, C.segments_d, 1, T)
     # norm and QKV
     t0 = now(C, pid)
     guard = at_place(guard, AT_QKV, layer, pid)
@@ -486,7 +541,7 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
         tw = now(C, pid)
         use = (layer > 0).to(gl.int32)
         p = at_layer(act, sums - 1, C) + C.at_m + xo
-        h = plain_sum(h, settle_tiles(peek_tiles(p, use, C.boxes), p, use, guard, T, C.boxes), C)
+        h = plain_sum(h, settle_tiles(peek_tiles(p, use, C.boxes, PACK), p, use, guard, T, C.boxes, PACK), C)
     else:
         step += 1
         if layer == 0:
@@ -496,12 +551,12 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
             h = add_sum_of_all(C, h, part_of(shared, sums - 1, 1, C), xo, counters, tok * C.meetings + 2 * layer, Q.early(Q.units_w2, C.early), layer, pid,
                                guard, T)  # fmt: skip
         tw = now(C, pid)
-    bad = stage_normed(C, xd, h, w, bad, layer, T)
+    scale, bad = stage_normed(C, staged_d, warps, h, w, bad, layer, T)
     t1 = now(C, pid)
-    first, units = share(unit, Q.units_qkv, pid, Q.ctas, 2)
-    at = run_pairs(
-        C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_qkv, ahead, bias + layer * C.qkv_rows), C.segments_d, QKV, Q
-    )
+    first, units = share(unit, Q.units_qkv, pid, Q.ctas, Q.block_qkv)
+    ctx = (a + C.at_qkv, ahead, bias + layer * C.qkv_rows)
+    at = run_blocks(C, ring, full, empty, xd, step >> 30, at, first, units, scale, ctx,
+                    C.segments_d, QKV, Q.block_qkv, Q.units_qkv, Q)  # fmt: skip
     record(trace, pid, layer * 5, t0, tw, t1, C)
     # attention
     w = load_tiles(norms + (2 * layer + 1) * C.padded_hidden + xo, C.boxes)
@@ -509,7 +564,6 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     guard = at_place(guard, AT_ATTENTION, layer, pid)
     begin_step(counters)
     step += 1
-    t1 = now(C, pid)
     head = pid // Q.splits
     split = pid % Q.splits
     ratio: gl.constexpr = Q.heads // Q.kv_heads
@@ -518,10 +572,15 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     row = ((layer * C.kv_heads + head).to(gl.int64) * C.context + pos) * H
     out = head * ratio * Q.splits + split
     logs = lse + (n & (PARITIES - 1)) * C.lse
-    qs = xs._reinterpret(T, [2 * C.boxes, 64, 32], kv.layout)
-    at = attend(C, kv, full, empty, qs, step >> 30, at, layer, pos, split, head < Q.kv_heads, qkv + head * (ratio * H), new, (kcache + row, vcache + row),
-                angles, a + C.at_part + out * H, logs + out, ahead,
-                clear_distance(n, C.lse), counters, step * Q.ctas - Q.early(Q.units_qkv, C.early), guard, ratio, Q.splits, True)  # fmt: skip
+    part = a + C.at_part + out * H
+    active = head < Q.kv_heads
+    prepare(C, kv, full, at, layer, pos, split, active, part, logs + out, ahead, clear_distance(n, C.lse), ratio, Q.splits)
+    if active:
+        wait_count(counters, step * Q.ctas - Q.early(Q.units_qkv, C.early), guard)
+    t1 = now(C, pid)
+    qs = query_tiles(C, xs, kv, T)
+    at = attend(C, kv, full, empty, qs, step >> 30, at, layer, pos, split, active, qkv + head * (ratio * H), new, (kcache + row, vcache + row),
+                angles, part, logs + out, guard, ratio, Q.splits)  # fmt: skip
     record(trace, pid, layer * 5 + 1, t0, t1, t1, C)
     # output projection
     t0 = now(C, pid)
@@ -553,18 +612,19 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
         wait_count(counters, step * Q.ctas - Q.early(Q.units_o, C.early), guard)
         tw = now(C, pid)
         p = a_sum + C.at_o + xo
-        h = plain_sum(h, settle_tiles(peek_tiles(p, 1, C.boxes, True), p, 1, guard, T, C.boxes, True), C)
+        h = plain_sum(h, settle_tiles(peek_tiles(p, 1, C.boxes, PACK, True), p, 1, guard, T, C.boxes, PACK, True), C)
     else:
         begin_meeting(C, counters, away)
         step += 1
         h = add_sum_of_all(C, h, part_of(shared, sums, 0, C), xo, counters, tok * C.meetings + 2 * layer + 1, Q.early(Q.units_o, C.early), layer, pid,
                            guard, T)  # fmt: skip
         tw = now(C, pid)
-    bad = stage_normed(C, xd, h, w, bad, layer, T)
+    scale, bad = stage_normed(C, staged_d, warps, h, w, bad, layer, T)
     t1 = now(C, pid)
     unit += Q.units_o
     first, units = share(unit, Q.units_w13, pid, Q.ctas, 2)
-    at = run_pairs(C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_u, ahead), C.segments_d, GATE, Q)
+    ctx = (a + C.at_u, ahead)
+    at = run_blocks(C, ring, full, empty, xd, step >> 30, at, first, units, scale, ctx, C.segments_d, GATE, 2, Q.units_w13, Q)
     record(trace, pid, layer * 5 + 3, t0, tw, t1, C)
     # down projection
     w = load_tiles(norms + (2 * layer + 2) * C.padded_hidden + xo, C.boxes)
@@ -592,22 +652,29 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
 
 
 @gluon.jit
+def input_offsets(C: gl.constexpr, SEG: gl.constexpr):
+    """Where the values of an input's first tile [rows, 64] stand in the input [SEG * KW]."""
+    LX: gl.constexpr = input_layout(SEG)
+    r = gl.arange(0, staged_rows(SEG), layout=gl.SliceLayout(1, LX)) & (SEG - 1)
+    return r[:, None] * C.kw + gl.arange(0, 64, layout=gl.SliceLayout(0, LX))[None, :]
+
+
+@gluon.jit
 def stage_hidden(C: gl.constexpr, xf, u, use, guard, T: gl.constexpr, SEG: gl.constexpr, ALWAYS: gl.constexpr):
     """Stage the FFN activations u [SEG * KW] (zeros with ``use`` 0, unless ALWAYS)."""
-    LX: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    NX: gl.constexpr = SEG if SEG > 8 else 8
-    r = gl.arange(0, NX, layout=gl.SliceLayout(1, LX)) & (SEG - 1)
-    p = u + r[:, None] * C.kw + gl.arange(0, 64, layout=gl.SliceLayout(0, LX))[None, :]
-    stage(xf, settle_tiles(peek_tiles(p, use, C.boxes, ALWAYS), p, use, guard, T, C.boxes, ALWAYS), T, C.boxes)
+    PACK: gl.constexpr = staged_pack(SEG)
+    p = u + input_offsets(C, SEG)
+    stage(xf, settle_tiles(peek_tiles(p, use, C.boxes, PACK, ALWAYS), p, use, guard, T, C.boxes, PACK, ALWAYS), T, C.boxes)
 
 
 @gluon.jit
 def lane_update(C: gl.constexpr, h, own, delayed, use, past, guard, T: gl.constexpr):
     """h of one lane after a block: + its own output (pointer ``own``) + the other lanes' delayed sum (pointer ``delayed``)."""
-    e = peek_tiles(delayed, past, C.boxes)
-    v = peek_tiles(own, use, C.boxes)
-    v = settle_tiles(v, own, use, guard, T, C.boxes)
-    e = settle_tiles(e, delayed, past, guard, T, C.boxes)
+    PACK: gl.constexpr = staged_pack(C.segments_d)
+    e = peek_tiles(delayed, past, C.boxes, PACK)
+    v = peek_tiles(own, use, C.boxes, PACK)
+    v = settle_tiles(v, own, use, guard, T, C.boxes, PACK)
+    e = settle_tiles(e, delayed, past, guard, T, C.boxes, PACK)
     return scaled_sum(h, v, e, gl.where(past != 0, 1.0, C.own_scale), C)
 
 
@@ -645,7 +712,7 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
     last no QKV (but adds the last W2), attention and O. hs: states of (this lane, the other); w: this lane's attention norm.
     Returns hs exchanged, the next half's w, at, step, bad.
     """
-    ring, kv, xs, full, empty = mem
+    ring, kv, xs, full, empty, warps = mem
     act, lse, counters, group, shared, away = buf
     norms, bias, angles, kcache, vcache = model
     G: gl.constexpr = C.lane
@@ -669,18 +736,18 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
     own_unit = half // 2 * G.units_layer
     other_unit = (half - 1) // 2 * G.units_layer
     trace_at = C.common_layers * 5 + half * 5
-    xd = xs._reinterpret(T, [C.boxes, C.segments_d if C.segments_d > 8 else 8, 64], xs.layout)
+    staged_d, xd = input_tiles(C, xs, C.segments_d, 1, T)
     # norm and QKV
     t0 = now(C, pid)
     guard = at_place(guard, AT_QKV, layer, pid)
     step = lane_step(C, group_counter, step, guard)
     w_ffn = load_tiles(norms + (2 * other_layer + 1) * C.padded_hidden + xo, C.boxes)
     h = after_mlp(C, act, hs[0], n, layer, lane, xo, guard, T)
-    bad = stage_normed(C, xd, h, w, bad, layer, T)
+    scale, bad = stage_normed(C, staged_d, warps, h, w, bad, layer, T)
     t1 = now(C, pid)
     first, pairs = share(own_unit + turn * G.units_qkv, G.units_qkv, rank, G.ctas, 2)
     ctx = (a + C.at_qkv + lane * QKV_LANE, ahead, bias)
-    at = run_pairs(C, ring, full, empty, xd, step >> 30, at, first, pairs * n_own, ctx, C.segments_d, QKV, G)
+    at = run_pairs(C, ring, full, empty, xd, step >> 30, at, first, pairs * n_own, scale, ctx, C.segments_d, QKV, G)
     record(trace, pid, trace_at, t0, t0, t1, C)
     # norm, gate and up of the other lane
     t0 = now(C, pid)
@@ -690,17 +757,16 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
     own = b + C.at_o + (1 + C.first_lane + other) * C.padded_hidden + xo
     delayed = at_layer(act, m - C.delay, C) + C.at_e + other * C.padded_hidden + xo
     g = lane_update(C, hs[1], own, delayed, n_other, past, guard, T)
-    bad = stage_normed(C, xd, g, w_ffn, bad, other_layer, T)
+    scale, bad = stage_normed(C, staged_d, warps, g, w_ffn, bad, other_layer, T)
     t1 = now(C, pid)
     first, pairs = share(other_unit + 2 * (G.units_qkv + G.units_o) + (1 - turn) * G.units_w13, G.units_w13, rank, G.ctas, 2)
     ctx = (b + C.at_u + other * G.ffn, ahead_other)
-    at = run_pairs(C, ring, full, empty, xd, step >> 30, at, first, pairs * n_other, ctx, C.segments_d, GATE, G)
+    at = run_pairs(C, ring, full, empty, xd, step >> 30, at, first, pairs * n_other, scale, ctx, C.segments_d, GATE, G)
     record(trace, pid, trace_at + 1, t0, t0, t1, C)
     # attention
     t0 = now(C, pid)
     guard = at_place(guard, AT_ATTENTION, layer, pid)
-    step = lane_step(C, group_counter, step, guard)
-    t1 = now(C, pid)
+    begin_step(group_counter)
     item = rank // G.splits
     split = rank % G.splits
     head = item % G.kv_heads
@@ -708,13 +774,17 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
     qkv = a + C.at_qkv + lane * QKV_LANE
     out = (lane * G.heads + head * ratio) * G.splits + split
     logs = lse + (n & (PARITIES - 1)) * C.lse
-    qs = xs._reinterpret(T, [2 * C.boxes, 64, 32], kv.layout)
+    part = a + C.at_part + out * H
     new = (qkv + (G.heads + head) * H, qkv + (G.heads + G.kv_heads + head) * H)
     row = ((layer * C.kv_heads + lane * G.kv_heads + head).to(gl.int64) * C.context + pos) * H
     mine = (item // G.kv_heads == turn) & (n_own != 0)
+    prepare(C, kv, full, at, layer, pos, split, mine, part, logs + out, ahead, clear_distance(n, C.lse), ratio, G.splits)
+    wait_count(group_counter, step * G.ctas, guard)
+    step += 1
+    t1 = now(C, pid)
+    qs = query_tiles(C, xs, kv, T)
     at = attend(C, kv, full, empty, qs, step >> 30, at, layer, pos, split, mine, qkv + head * (ratio * H), new, (kcache + row, vcache + row),
-                angles, a + C.at_part + out * H, logs + out, ahead, clear_distance(n, C.lse), counters, 0, guard, ratio,
-                G.splits, False)  # fmt: skip
+                angles, part, logs + out, guard, ratio, G.splits)  # fmt: skip
     record(trace, pid, trace_at + 2, t0, t0, t1, C)
     # down projection of the other lane
     w = load_tiles(norms + (2 * C.common_layers + 2 * ((half + 1) // 2)) * C.padded_hidden + xo, C.boxes)
@@ -725,12 +795,12 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
             make_delayed_sums(C, act, n, pid, guard_of(C, at_place(guard, AT_REDUCE, layer, pid), layer, pid), counters, T)
     step = lane_step(C, group_counter, step, guard)
     tw = now(C, pid)
-    xf = xs._reinterpret(T, [C.boxes, G.segments_f if G.segments_f > 8 else 8, 64], xs.layout)
-    stage_hidden(C, xf, b + C.at_u + other * G.ffn, n_other, guard, T, G.segments_f, False)
+    staged, xf = input_tiles(C, xs, G.segments_f, 1, T)
+    stage_hidden(C, staged, b + C.at_u + other * G.ffn, n_other, guard, T, G.segments_f, False)
     t1 = now(C, pid)
     first, pairs = share(other_unit + 2 * (G.units_qkv + G.units_o + G.units_w13) + (1 - turn) * G.units_w2, G.units_w2, rank, G.ctas, 2)
     ctx = delta_ctx(C, b + C.at_m + (1 + C.first_lane + other) * C.padded_hidden, ahead_other, away)
-    at = run_pairs(C, ring, full, empty, xf, step >> 30, at, first, pairs * n_other, ctx, G.segments_f, DELTA, G)
+    at = run_pairs(C, ring, full, empty, xf, step >> 30, at, first, pairs * n_other, 1.0, ctx, G.segments_f, DELTA, G)
     record(trace, pid, trace_at + 3, t0, tw, t1, C)
     # output projection
     t0 = now(C, pid)
@@ -738,14 +808,14 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
     step = lane_step(C, group_counter, step, guard)
     tw = now(C, pid)
     start, parts = span(C, layer, pos)
-    xq = xs._reinterpret(T, [C.boxes, G.segments_o if G.segments_o > 8 else 8, 64], xs.layout)
+    staged, xq = input_tiles(C, xs, G.segments_o, 1, T)
     at_head = lane * G.heads * G.splits
     x = combine(C, a + C.at_part + at_head * H, logs + at_head, gl.minimum(parts, G.splits) * n_own, guard, G.segments_o, G.splits)
-    stage(xq, x, T, C.boxes)
+    stage(staged, x, T, C.boxes)
     t1 = now(C, pid)
     first, pairs = share(own_unit + 2 * G.units_qkv + turn * G.units_o, G.units_o, rank, G.ctas, 2)
     ctx = delta_ctx(C, a + C.at_o + (1 + C.first_lane + lane) * C.padded_hidden, ahead, away)
-    at = run_pairs(C, ring, full, empty, xq, step >> 30, at, first, pairs * n_own, ctx, G.segments_o, DELTA, G)
+    at = run_pairs(C, ring, full, empty, xq, step >> 30, at, first, pairs * n_own, 1.0, ctx, G.segments_o, DELTA, G)
     record(trace, pid, trace_at + 4, t0, tw, t1, C)
     return (g, h), w, at, step, bad
 
@@ -757,7 +827,7 @@ def chain_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, 
     The other lanes are needed at once in the first ``Plan.common_layers`` layers; later only as sums of old layers, made while W2's input is awaited.
     Returns h, the next layer's w, at, step, bad.
     """
-    ring, kv, xs, full, empty = mem
+    ring, kv, xs, full, empty, warps = mem
     act, lse, counters, unused, parts, away = buf
     norms, bias, angles, kcache, vcache = model
     Q: gl.constexpr = C.common
@@ -767,7 +837,7 @@ def chain_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, 
     ahead = clear_distance(n, C.act)
     sums = tok * C.common_layers + layer
     unit = layer * Q.units_layer
-    xd = xs._reinterpret(T, [C.boxes, C.segments_d if C.segments_d > 8 else 8, 64], xs.layout)
+    staged_d, xd = input_tiles(C, xs, C.segments_d, 1, T)
     # norm and QKV
     t0 = now(C, pid)
     guard = at_place(guard, AT_QKV, layer, pid)
@@ -775,10 +845,12 @@ def chain_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, 
     step += 1
     h = add_block(C, h, buf, 1, layer - 1, tok, step, xo, pid, guard, T)
     tw = now(C, pid)
-    bad = stage_normed(C, xd, h, w, bad, layer, T)
+    scale, bad = stage_normed(C, staged_d, warps, h, w, bad, layer, T)
     t1 = now(C, pid)
-    first, units = share(unit, Q.units_qkv, pid, Q.ctas, 2)
-    at = run_pairs(C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_qkv, ahead, bias), C.segments_d, QKV, Q)
+    first, units = share(unit, Q.units_qkv, pid, Q.ctas, Q.block_qkv)
+    ctx = (a + C.at_qkv, ahead, bias)
+    at = run_blocks(C, ring, full, empty, xd, step >> 30, at, first, units, scale, ctx,
+                    C.segments_d, QKV, Q.block_qkv, Q.units_qkv, Q)  # fmt: skip
     record(trace, pid, layer * 5, t0, tw, t1, C)
     # attention
     w = load_tiles(norms + (2 * layer + 1) * C.padded_hidden + xo, C.boxes)
@@ -794,10 +866,13 @@ def chain_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, 
     row = ((layer * C.kv_heads + head).to(gl.int64) * C.context + pos) * H
     out = head * ratio * Q.splits + split
     logs = lse + (n & (PARITIES - 1)) * C.lse
-    qs = xs._reinterpret(T, [2 * C.boxes, 64, 32], kv.layout)
-    at = attend(C, kv, full, empty, qs, step >> 30, at, layer, pos, split, head < Q.kv_heads, qkv + head * (ratio * H), new, (kcache + row, vcache + row),
-                angles, a + C.at_part + out * H, logs + out, ahead,
-                clear_distance(n, C.lse), counters, step * Q.ctas - Q.early(Q.units_qkv, C.early), guard, ratio, Q.splits, True)  # fmt: skip
+    part = a + C.at_part + out * H
+    active = head < Q.kv_heads
+    prepare(C, kv, full, at, layer, pos, split, active, part, logs + out, ahead, clear_distance(n, C.lse), ratio, Q.splits)
+    if active:
+        wait_count(counters, step * Q.ctas - Q.early(Q.units_qkv, C.early), guard)
+    at = attend(C, kv, full, empty, query_tiles(C, xs, kv, T), step >> 30, at, layer, pos, split, active, qkv + head * (ratio * H), new,
+                (kcache + row, vcache + row), angles, part, logs + out, guard, ratio, Q.splits)  # fmt: skip
     record(trace, pid, layer * 5 + 1, t0, t0, t0, C)
     # output projection
     t0 = now(C, pid)
@@ -806,20 +881,21 @@ def chain_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, 
     step += 1
     wait_count(counters, step * Q.ctas, guard)
     tw = now(C, pid)
-    xq = xs._reinterpret(T, [C.boxes, Q.segments_o if Q.segments_o > 8 else 8, 64], xs.layout)
+    staged, xq = input_tiles(C, xs, Q.segments_o, 1, T)
     start, used = span(C, layer, pos)
     used = gl.minimum(used, Q.splits)
     if layer < C.common_layers:  # the splits are added in the order of one rank's layers of this kind
-        stage(xq, combine(C, a + C.at_part, logs, used, guard, Q.segments_o, Q.splits, C.ranks), T, C.boxes)
+        stage(staged, combine(C, a + C.at_part, logs, used, guard, Q.segments_o, Q.splits, C.ranks), T, C.boxes)
     else:
-        stage(xq, combine(C, a + C.at_part, logs, used, guard, Q.segments_o, Q.splits), T, C.boxes)
+        stage(staged, combine(C, a + C.at_part, logs, used, guard, Q.segments_o, Q.splits), T, C.boxes)
     t1 = now(C, pid)
     unit += Q.units_qkv
-    first, units = share(unit, Q.units_o, pid, Q.ctas, 2)
+    first, units = share(unit, Q.units_o, pid, Q.ctas, Q.block_o)
     own = (a + C.at_o + (1 + C.first_lane) * C.padded_hidden, ahead, away)
-    part = (part_of(parts, sums, 0, C) + C.rank * C.padded_hidden, clear_distance(sums, C.parts), away)
-    ctx = (own, part, layer < C.common_layers)
-    at = run_pairs(C, ring, full, empty, xq, step >> 30, at, first, units, ctx, Q.segments_o, DELTA, Q)
+    shared = (part_of(parts, sums, 0, C) + C.rank * C.padded_hidden, clear_distance(sums, C.parts), away)
+    ctx = (own, shared, layer < C.common_layers)
+    at = run_blocks(C, ring, full, empty, xq, step >> 30, at, first, units, 1.0, ctx,
+                    Q.segments_o, DELTA, Q.block_o, Q.units_o, Q)  # fmt: skip
     record(trace, pid, layer * 5 + 2, t0, tw, t1, C)
     # norm, gate and up
     t0 = now(C, pid)
@@ -828,11 +904,12 @@ def chain_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, 
     step += 1
     h = add_block(C, h, buf, 0, layer, tok, step, xo, pid, guard, T)
     tw = now(C, pid)
-    bad = stage_normed(C, xd, h, w, bad, layer, T)
+    scale, bad = stage_normed(C, staged_d, warps, h, w, bad, layer, T)
     t1 = now(C, pid)
     unit += Q.units_o
     first, units = share(unit, Q.units_w13, pid, Q.ctas, 2)
-    at = run_pairs(C, ring, full, empty, xd, step >> 30, at, first, units, (a + C.at_u, ahead), C.segments_d, GATE, Q)
+    ctx = (a + C.at_u, ahead)
+    at = run_blocks(C, ring, full, empty, xd, step >> 30, at, first, units, scale, ctx, C.segments_d, GATE, 2, Q.units_w13, Q)
     record(trace, pid, layer * 5 + 3, t0, tw, t1, C)
     # down projection
     w = load_tiles(norms + (2 * layer + 2) * C.padded_hidden + xo, C.boxes)
@@ -844,15 +921,16 @@ def chain_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, 
         make_delayed_sums(C, act, n, pid, guard_of(C, at_place(guard, AT_REDUCE, layer, pid), layer, pid), counters, T)
     wait_count(counters, step * Q.ctas - Q.early(Q.units_w13, C.early), guard)
     tw = now(C, pid)
-    xf = xs._reinterpret(T, [C.boxes, Q.segments_f if Q.segments_f > 8 else 8, 64], xs.layout)
-    stage_hidden(C, xf, a + C.at_u, 1, guard, T, Q.segments_f, True)
+    staged, xf = input_tiles(C, xs, Q.segments_f, 1, T)
+    stage_hidden(C, staged, a + C.at_u, 1, guard, T, Q.segments_f, True)
     t1 = now(C, pid)
     unit += Q.units_w13
-    first, units = share(unit, Q.units_w2, pid, Q.ctas, 2)
+    first, units = share(unit, Q.units_w2, pid, Q.ctas, Q.block_w2)
     own = (a + C.at_m + (1 + C.first_lane) * C.padded_hidden, ahead, away)
-    part = (part_of(parts, sums, 1, C) + C.rank * C.padded_hidden, clear_distance(sums, C.parts), away)
-    ctx = (own, part, layer < C.common_layers)
-    at = run_pairs(C, ring, full, empty, xf, step >> 30, at, first, units, ctx, Q.segments_f, DELTA, Q)
+    shared = (part_of(parts, sums, 1, C) + C.rank * C.padded_hidden, clear_distance(sums, C.parts), away)
+    ctx = (own, shared, layer < C.common_layers)
+    at = run_blocks(C, ring, full, empty, xf, step >> 30, at, first, units, 1.0, ctx,
+                    Q.segments_f, DELTA, Q.block_w2, Q.units_w2, Q)  # fmt: skip
     record(trace, pid, layer * 5 + 4, t0, tw, t1, C)
     return h, w, at, step, bad
 
@@ -892,7 +970,8 @@ def add_common(C: gl.constexpr, act, h, n, counters, step, xo, guard, parts, awa
         begin_step(counters)
         wait_count(counters, step * C.ctas - EARLY, guard)
         p = at_layer(act, n - 1, C) + C.at_m + xo
-        return plain_sum(h, settle_tiles(peek_tiles(p, 1, C.boxes, True), p, 1, guard, T, C.boxes, True), C)
+        PACK: gl.constexpr = staged_pack(C.segments_d)
+        return plain_sum(h, settle_tiles(peek_tiles(p, 1, C.boxes, PACK, True), p, 1, guard, T, C.boxes, PACK, True), C)
 
 
 @gluon.jit
@@ -919,14 +998,11 @@ def write_lane_sum(C: gl.constexpr, total, hs, w, group, rank, tok, xo, away):
 @gluon.jit
 def consumer(mem, token_bar, halts, act, lse, total, words, sums, picks, counters, model, head_io, host, trace, pid, first_token, position,
              others, C: gl.constexpr):  # fmt: skip
-    ring, kv, xs, full, empty = mem
+    ring, kv, xs, full, empty, warps = mem
     norms, bias, cos, sin, kcache, vcache = model
     table, logits, ints, floats = head_io
     T: gl.constexpr = act.dtype.element_ty
-    LX: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    NX: gl.constexpr = C.segments_d if C.segments_d > 8 else 8
-    r = gl.arange(0, NX, layout=gl.SliceLayout(1, LX)) & (C.segments_d - 1)
-    xo = r[:, None] * C.kw + gl.arange(0, 64, layout=gl.SliceLayout(0, LX))[None, :]
+    xo = input_offsets(C, C.segments_d)
     group = pid // C.lane.ctas
     rank = pid % C.lane.ctas
     parts, peers, ready, launch = others
@@ -937,7 +1013,7 @@ def consumer(mem, token_bar, halts, act, lse, total, words, sums, picks, counter
     guard = (abort.to(gl.int64), gl.load(ints + 5), pid)
     if C.ranks > 1:
         begin_launch(C, ready, launch, away, pid, guard)
-    xd = xs._reinterpret(T, [C.boxes, NX, 64], xs.layout)
+    staged, xd = input_tiles(C, xs, C.segments_d, 1, T)
     stop_ids = load_stop_ids(ints)
     temperature = gl.load(floats)
     rounds = pid * 0
@@ -999,14 +1075,15 @@ def consumer(mem, token_bar, halts, act, lse, total, words, sums, picks, counter
                 h = read_sum(C, p, far)
                 add_waited(counters, AT_ONCE, began)
         if (C.common_layers < C.layers) and C.head_mean:
-            stage(xd, h, T, C.boxes)
+            stage(staged, h, T, C.boxes)
+            scale = 1.0
         else:
-            bad = stage_normed(C, xd, h, w, bad, C.layers, T)
+            scale, bad = stage_normed(C, staged, warps, h, w, bad, C.layers, T)
         fence()
         t1 = now(C, pid)
         stop = read_stop(host, pid)
         first, units = share(0, C.units_head, pid, C.ctas, 2)
-        at, best, where, wrong = run_head(C, ring, full, empty, xd, step >> 30, at, first, units, logits)
+        at, best, where, wrong = run_head(C, ring, full, empty, xd, step >> 30, at, first, units, scale, logits)
         record(trace, pid, C.steps - 2, t0, t0, t1, C)
         t0 = now(C, pid)
         publish(words, tok, pid, best, where, wrong, bad, stop, counters, away, C)
@@ -1039,11 +1116,12 @@ def consumer(mem, token_bar, halts, act, lse, total, words, sums, picks, counter
         if state != 0:
             finish_launch(C, host, pid, state, abort, counters, pos, away)
     # let the producer end: it has copied the first units of one more token
-    if C.common_layers > 0:
-        first, pairs = share(0, C.common.units_qkv, pid, C.ctas, 2)
+    FIRST: gl.constexpr = C.common.block_qkv if C.whole_layers > 0 else 2
+    if C.whole_layers > 0:
+        first, n = share(0, C.common.units_qkv, pid, C.ctas, FIRST)
     else:
-        first, pairs = share(0, C.lane.units_qkv, rank, C.lane.ctas, 2)
-    for k in range(2 * before_gate(C, pairs)):
+        first, n = share(0, C.lane.units_qkv, rank, C.lane.ctas, FIRST)
+    for k in range(FIRST * before_gate(C, n, FIRST)):
         mbarrier.wait(full.index(at[0]), at[1])
         at = advance(C, at, 1)
     gl.store(halts + pid, 1)
@@ -1064,7 +1142,10 @@ def decode(weights, keys, values, act, lse, total, words, sums, picks, counters,
     pid = gl.program_id(0)
     T: gl.constexpr = act.dtype.element_ty
     ring = gl.allocate_shared_memory(T, [C.boxes * C.slots, 64, 64], weights.layout)
-    xs = gl.allocate_shared_memory(T, [C.boxes, C.x_rows, 64], weights.layout)
+    xs = ()
+    for j in gl.static_range(gl.constexpr(C.boxes)):
+        xs = xs + (gl.allocate_shared_memory(T, [1, C.x_rows, 64], weights.layout),)
+    warps = gl.allocate_shared_memory(gl.float32, [4], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     kv = ring._reinterpret(T, [2 * C.boxes * C.slots, 64, 32], keys.layout)
     full = gl.allocate_shared_memory(gl.int64, [C.slots, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [C.slots, 1], mbarrier.MBarrierLayout())
@@ -1075,7 +1156,7 @@ def decode(weights, keys, values, act, lse, total, words, sums, picks, counters,
     mbarrier.init(token_bar, count=1)
     fence_async_shared()
     cta_barrier()
-    mem = (ring, kv, xs, full, empty)
+    mem = (ring, kv, xs, full, empty, warps)
     model = (norms, bias, cos, sin, kcache, vcache)
     gl.warp_specialize(
         [

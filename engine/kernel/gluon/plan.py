@@ -48,15 +48,23 @@ class Mode:
         them, the others would all poll those.)"""
         return most if units // self.sums >= 2 * self.ctas else 0
 
+    def together(self, units: int) -> int:
+        """Units of a phase that a CTA takes at a time: a pair, which needs one barrier, or one where every unit can have a CTA of its own."""
+        return 1 if units <= self.ctas else 2
+
+    @property
+    def block_qkv(self) -> int:
+        return self.together(self.units_qkv)
+
     @property
     def block_o(self) -> int:
-        """Units that one CTA takes together: a pair of row blocks, or all lanes of one row block."""
-        return self.sums if self.sums > 1 else 2
+        """As ``together``, or all lanes of one row block."""
+        return self.sums if self.sums > 1 else self.together(self.units_o)
 
     @property
     def block_w2(self) -> int:
         """As ``block_o``; with more than 16 segments, the pieces of 16 segments of one row block."""
-        return self.sums if self.sums > 1 else max(2, self.segments_f // 16)
+        return self.sums if self.sums > 1 else max(self.together(self.units_w2), self.segments_f // 16)
 
     @property
     def units_lane(self) -> int:

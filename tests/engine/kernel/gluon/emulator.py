@@ -166,6 +166,10 @@ class Shared:
     def __init__(self, data: np.ndarray):
         self.data = data
 
+    @property
+    def dtype(self) -> Type:
+        return TYPES[self.data.dtype]
+
     def _reinterpret(self, kind, shape, layout):
         tile = int(np.prod(shape[1:]))
         count = min(shape[0], self.data.size // tile)  # a shape may name more tiles than there are, of which only the first are used
@@ -322,10 +326,10 @@ class Machine:
     def settle(self, v, p, use, guard, T, N, STRIDE, PACK, ALWAYS=False):
         return self._await(p, use, N, STRIDE, ALWAYS)
 
-    def peek_tiles(self, p, use, N, ALWAYS=False):
+    def peek_tiles(self, p, use, N, PACK, ALWAYS=False):
         return ()
 
-    def settle_tiles(self, v, p, use, guard, T, N, ALWAYS=False):
+    def settle_tiles(self, v, p, use, guard, T, N, PACK, ALWAYS=False):
         return self._await(p, use * N, N, 128, ALWAYS)
 
     def peek32(self, p, use, N, STRIDE, PACK):
@@ -374,6 +378,9 @@ class Machine:
 
     def add_rounded(self, a, b):
         return a + b
+
+    def exp2(self, x):
+        return Value(np.exp2(x.data))
 
     def read_stop(self, host, pid):
         return Value(self.memory.load(host[2])) if int(pid) == 0 else Value(np.int32(0))
@@ -486,6 +493,7 @@ class Machine:
             join=lambda a, b: Value(np.stack([a.data, b.data], -1)),
             load=load,
             max=reduce(np.max),
+            permute=lambda x, order: Value(x.data.transpose(order)),
             program_id=lambda axis: Value(np.int32(greenlet.getcurrent().pid)),
             reshape=lambda x, shape: Value(x.data.reshape(shape)),
             split=lambda x: (Value(x.data[..., 0]), Value(x.data[..., 1])),
@@ -497,7 +505,11 @@ class Machine:
             where=where,
             zeros=lambda shape, kind, layout=None: Value(np.zeros(shape_of(shape), kind.numpy)),
             **{name: value(getattr(np, name)) for name in ("exp", "exp2", "log", "log2", "sqrt", "minimum", "maximum")},
-            **{name: layout for name in ("SliceLayout", "BlockedLayout", "NVMMADistributedLayout", "DotOperandLayout")},
+            **{
+                name: layout
+                for name in ("SliceLayout", "BlockedLayout", "NVMMADistributedLayout", "DotOperandLayout", "SwizzledSharedLayout")
+            },
+            bfloat16=None,  # numpy has none
             **{np.dtype(kind.numpy).name: kind for kind in (FLOAT16, FLOAT32, INT16, INT32, INT64)},
         )
 
