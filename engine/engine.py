@@ -14,7 +14,7 @@ from multiprocessing.connection import wait
 from engine import errors
 from engine.backend import EngineInfo
 from engine.errors import EngineError, EngineStopped, InvalidRequest, ModelError, PromptTooLong
-from engine.request import MAX_SCORED_TOKENS, Done, Event, Failed, GenerationRequest, Progress, Timings, Usage
+from engine.request import MAX_SCORED_TOKENS, Delta, Done, Event, Failed, GenerationRequest, Progress, Timings, Usage
 
 CLOSE_SECONDS = 5.0  # how long a process may take to end by itself
 
@@ -51,6 +51,7 @@ class Handle:
         self.cancel = cancel  # from any thread, any number of times; honoured within a token
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._received_ns = received_ns
+        self._made = 0  # tokens in the events so far
 
     def __iter__(self) -> Iterator[Event]:
         while True:
@@ -203,6 +204,7 @@ class Engine:
                     with self._lock:
                         del self._handles[request_id]
                 for event in events:
+                    handle._made += len(event.token_ids) if isinstance(event, Delta) else 0
                     handle._events.put(event)
         except (EOFError, OSError):
             pass
@@ -214,7 +216,7 @@ class Engine:
             handles, self._handles = list(self._handles.values()), {}
             self._connection.close()
         for handle in handles:
-            usage = Usage(len(handle.prompt_ids), 0)
+            usage = Usage(len(handle.prompt_ids), handle._made)
             total_ms = (time.monotonic_ns() - handle._received_ns) / 1e6
             handle._events.put(Failed(EngineStopped.code, "The engine stopped.", usage, Timings(0.0, None, total_ms, None)))
 

@@ -112,9 +112,12 @@ def test_a_killed_process_ends_every_request_within_a_second(rate):
     running, waiting = engine.submit(request("running")), engine.submit(request("waiting"))
     events = iter(running)
     assert isinstance(next(events), Started)
+    made = len(next(event for event in events if isinstance(event, Delta)).token_ids)
     os.kill(engine.pid, signal.SIGKILL)
     start = time.monotonic()
-    assert list(events)[-1].code == "engine_stopped"
+    *deltas, last = events
+    assert last.code == "engine_stopped"
+    assert last.usage.completion_tokens == made + sum(len(delta.token_ids) for delta in deltas) > 0
     assert [type(event) for event in waiting] == [Failed]
     print(f"crash to Failed: {(time.monotonic() - start) * 1e3:.1f} ms")
     assert time.monotonic() - start < 1.0 and not engine.alive

@@ -25,7 +25,10 @@ MODELS = {
     "vocab_parallel": lanes_config(Head.VOCAB_PARALLEL, lane_norms=False, **SIZES),
     "lane": lanes_config(Head.LANE, **SIZES),
     "llama": llama_config(n_heads=4, n_kv_heads=2, qkv_bias=False),
+    "four lanes": lanes_config(Head.REPLICATE, **SIZES, n_lanes=4, n_heads=4, n_kv_heads=4, vocab_size=48),
+    "eight lanes": lanes_config(Head.REPLICATE, **SIZES, n_lanes=8, n_heads=8, n_kv_heads=8, head_size=6, vocab_size=48),
 }
+RANKS = {"four lanes": 4, "eight lanes": 8}  # of the others: 2
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3]  # 17 of them are prefilled, in two chunks of 16 rows
 SPIN_LIMIT = 2_000_000  # a wait of a rank: a quarter of a million polls in Python, minutes
 
@@ -68,8 +71,8 @@ def expected_tokens(name: str, prompt: list[int], params: SamplingParams, count:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_two_ranks_make_the_tokens_of_one(name, tmp_path_factory):
-    backend = start(name, tmp_path_factory)
+def test_ranks_make_the_tokens_of_one(name, tmp_path_factory):
+    backend = start(name, tmp_path_factory, RANKS.get(name, 2))
     try:
         cases = [(PROMPT, 3, SamplingParams())] if name == "replicate" else [(PROMPT[:3], 2, SamplingParams())]
         if name in ("replicate", "llama"):
