@@ -12,7 +12,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language._core import _unwrap_if_constexpr, builtin
 
-BACKOFF_NS = 200  # between two looks at a value: more would delay, fewer would take the bandwidth of the cache from the weights
+BACKOFF_NS = 200  # between two looks at a value, but the first two: more would delay, fewer would take cache bandwidth from the weights
 
 cta_barrier = getattr(gl, "thread_barrier", None) or gl.barrier  # triton 3.6 / 3.7
 
@@ -76,7 +76,7 @@ def settle_asm(tiles, words, pack, stride, half_words, always):
     ld.relaxed.gpu.global.u32 t, [${abort}]; setp.ne.u32 q, t, 0; @q bra DONE;
     setp.lt.u32 q, n, ${limit}; @q bra LOAD;
     atom.relaxed.gpu.global.cas.b32 t, [${abort}], 0, ${info}; bra DONE;
-    LOAD: nanosleep.u32 {BACKOFF_NS};
+    LOAD: setp.gt.u32 q, n, 1; @q nanosleep.u32 {BACKOFF_NS};
     {{ {_predicates(tiles, use, always)}
     {_loads(tiles, words, stride, address, always)} }}
     bra SPIN;
@@ -227,6 +227,17 @@ def wait_count(counter, target, guard):
         pack=1,
     )
     cta_barrier()
+
+
+@gluon.jit
+def barriers_off():
+    """From here to ``barriers_on`` the barriers that the compiler puts before each use of an mbarrier are taken out (``path.without_barriers``)."""
+    gl.inline_asm_elementwise("// barriers off\nmov.u32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def barriers_on():
+    gl.inline_asm_elementwise("// barriers on\nmov.u32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit

@@ -12,7 +12,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 from engine.kernel.gluon.exchange import push, put_everywhere
-from engine.kernel.gluon.flags import cta_barrier, put
+from engine.kernel.gluon.flags import barriers_off, barriers_on, cta_barrier, put
 
 QKV = gl.constexpr(0)
 DELTA = gl.constexpr(1)
@@ -79,6 +79,14 @@ def advance(C: gl.constexpr, at, n):
 
 
 @gluon.jit
+def wait_unit(full, at):
+    """Wait for the unit at the ring place: each thread by itself, since ``release`` has the barrier that the ring needs."""
+    barriers_off()
+    mbarrier.wait(full.index(at[0]), at[1])
+    barriers_on()
+
+
+@gluon.jit
 def multiply(C: gl.constexpr, ring, xs, at, acc, more: gl.constexpr, part):
     """Start acc = A B^T (+ acc with ``more``) for the unit at the ring place ``at``; B's tile of box j is xs[j].index(part)."""
     for j in gl.static_range(gl.constexpr(C.boxes)):
@@ -88,10 +96,19 @@ def multiply(C: gl.constexpr, ring, xs, at, acc, more: gl.constexpr, part):
 
 
 @gluon.jit
+def unknown_zero(at):
+    """A zero that the compiler does not know, for the index of x's tiles: made where it is used from what is alike in all threads. (Descriptors of constant
+    tiles are all computed at the start of the kernel and fill the registers, and ptxas of CUDA 12.8 was seen to use one before its value was there.)"""
+    return at[0] >> 30
+
+
+@gluon.jit
 def release(empty, at, following):
-    """Give the two slots back."""
+    """Give the two slots back, once all threads have arrived here."""
     mbarrier.arrive(empty.index(at[0]), count=1)
+    barriers_off()
     mbarrier.arrive(empty.index(following[0]), count=1)
+    barriers_on()
 
 
 @gluon.jit
@@ -100,16 +117,25 @@ def nothing(NX: gl.constexpr):
 
 
 @gluon.jit
-def rows(acc, SEG: gl.constexpr, first=0):
-    """[R] products of the matrix rows; segment 0 stands in column ``first`` of acc."""
+def wanted(acc, SEG: gl.constexpr, first=0):
+    """The wanted values of acc [64, NX], added up as far as one thread holds them: what ``rows`` needs, in a few registers. Segment 0 stands in
+    column ``first``."""
     LM: gl.constexpr = acc.type.layout
     m = gl.arange(0, 64, layout=gl.SliceLayout(1, LM))
     n = gl.arange(0, acc.shape[1], layout=gl.SliceLayout(0, LM))
-    s = gl.sum(gl.where((m[:, None] & (SEG - 1)) + first == n[None, :], acc, 0.0), axis=1)
-    if SEG == 1:
-        return s
+    v = gl.where((m[:, None] & (SEG - 1)) + first == n[None, :], acc, 0.0)
+    v = gl.reshape(v, [4, 2, 8, acc.shape[1] // 8, 4, 2])  # a thread holds rows 8 apart, column blocks 8 apart and neighbouring columns
+    v = gl.sum(gl.sum(v, axis=5), axis=3)
+    if SEG == 16:
+        return gl.sum(v, axis=1)
     else:
-        return gl.sum(gl.reshape(s, [64 // SEG, SEG]), axis=1)
+        return v
+
+
+@gluon.jit
+def rows(v, SEG: gl.constexpr):
+    """[R] products of the matrix rows from what ``wanted`` has left."""
+    return gl.sum(gl.reshape(v, [64 // SEG, 32 if SEG == 16 else 4 * SEG]), axis=1)
 
 
 @gluon.jit
@@ -162,10 +188,10 @@ def with_bias(s, u, ok, bias, LIMIT: gl.constexpr):
 
 
 @gluon.jit
-def finish(d0, d1, pair, ok, scale, ctx, C: gl.constexpr, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
+def finish(s0, s1, pair, ok, scale, ctx, C: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
     """Hand over the sums of a pair of units, times ``scale``: two blocks of rows, or the gates and the ups of one block (KIND GATE)."""
-    s0 = rows(d0, SEG) * scale
-    s1 = rows(d1, SEG) * scale
+    s0 = s0 * scale
+    s1 = s1 * scale
     if KIND == GATE:
         finish_rows(s0 * s1 / (1.0 + gl.exp(-s0)), pair, ok, ctx, Q.ffn)
     else:
@@ -186,66 +212,67 @@ def finish_unit(s, u, ok, ctx, C: gl.constexpr, KIND: gl.constexpr, Q: gl.conste
 
 
 @gluon.jit
-def run_blocks(C: gl.constexpr, ring, full, empty, xs, base, at, first, n, scale, ctx, SEG: gl.constexpr, KIND: gl.constexpr,
+def run_blocks(C: gl.constexpr, ring, full, empty, xs, at, first, n, scale, ctx, SEG: gl.constexpr, KIND: gl.constexpr,
                TOGETHER: gl.constexpr, UNITS: gl.constexpr, Q: gl.constexpr):  # fmt: skip
     """n blocks of TOGETHER (1, 2) units of a phase of UNITS units from the ring place ``at``; ``first`` is the number of the first block in its
-    phase. ``base``: a zero that the compiler does not know, the index of x's tiles. (Descriptors of constant tiles are all computed at the start
-    of the kernel, fill the registers, and ptxas of CUDA 12.8 was seen to use one before its value was there.) Returns the ring place after them.
+    phase. Returns the ring place after them.
     """
     if TOGETHER == 1:
-        return run_unit(C, ring, full, empty, xs, base, at, first, n, scale, ctx, SEG, KIND, Q)
+        return run_unit(C, ring, full, empty, xs, at, first, n, scale, ctx, SEG, KIND, Q)
     elif UNITS <= 2 * Q.ctas:
-        return run_pair(C, ring, full, empty, xs, base, at, first, n, scale, ctx, SEG, KIND, Q)
+        return run_pair(C, ring, full, empty, xs, at, first, n, scale, ctx, SEG, KIND, Q)
     else:
-        return run_pairs(C, ring, full, empty, xs, base, at, first, n, scale, ctx, SEG, KIND, Q)
+        return run_pairs(C, ring, full, empty, xs, at, first, n, scale, ctx, SEG, KIND, Q)
 
 
 @gluon.jit
-def run_pairs(
-    C: gl.constexpr, ring, full, empty, xs, base, at, first, n, scale, ctx, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr
-):
+def run_pairs(C: gl.constexpr, ring, full, empty, xs, at, first, n, scale, ctx, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
     """n pairs of units; the sums of pair k - 1 are finished while pair k is multiplied."""
     NX: gl.constexpr = SEG if SEG > 8 else 8
-    d0 = nothing(NX)
-    d1 = nothing(NX)
+    v1 = wanted(nothing(NX), SEG)
+    s0 = rows(v1, SEG)
     for k in range(n):
         following = advance(C, at, 1)
-        mbarrier.wait(full.index(at[0]), at[1])
-        a0 = multiply(C, ring, xs, at, nothing(NX), False, base)
-        mbarrier.wait(full.index(following[0]), following[1])
-        a1 = multiply(C, ring, xs, following, nothing(NX), False, base)
-        finish(d0, d1, first + (k - 1) * Q.ctas, k > 0, scale, ctx, C, SEG, KIND, Q)
-        d0, d1 = warpgroup_mma_wait(0, deps=[a0, a1])
+        here = unknown_zero(at)
+        wait_unit(full, at)
+        a0 = multiply(C, ring, xs, at, nothing(NX), False, here)
+        finish(s0, rows(v1, SEG), first + (k - 1) * Q.ctas, k > 0, scale, ctx, C, KIND, Q)
+        wait_unit(full, following)
+        a1 = multiply(C, ring, xs, following, nothing(NX), False, unknown_zero(following))
+        d0 = warpgroup_mma_wait(C.boxes, deps=[a0])
+        s0 = rows(wanted(d0, SEG), SEG)
+        d1 = warpgroup_mma_wait(0, deps=[a1])
         release(empty, at, following)
+        v1 = wanted(d1, SEG)
         at = advance(C, following, 1)
-    finish(d0, d1, first + (n - 1) * Q.ctas, n > 0, scale, ctx, C, SEG, KIND, Q)
+    finish(s0, rows(v1, SEG), first + (n - 1) * Q.ctas, n > 0, scale, ctx, C, KIND, Q)
     return at
 
 
 @gluon.jit
-def run_pair(C: gl.constexpr, ring, full, empty, xs, base, at, pair, n, scale, ctx, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
+def run_pair(C: gl.constexpr, ring, full, empty, xs, at, pair, n, scale, ctx, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
     """``run_pairs`` of one pair, or of none with n = 0."""
     NX: gl.constexpr = SEG if SEG > 8 else 8
     if n > 0:
         following = advance(C, at, 1)
-        mbarrier.wait(full.index(at[0]), at[1])
-        mbarrier.wait(full.index(following[0]), following[1])
-        d0 = multiply(C, ring, xs, at, nothing(NX), False, base)
-        d1 = multiply(C, ring, xs, following, nothing(NX), False, base)
+        wait_unit(full, at)
+        wait_unit(full, following)
+        d0 = multiply(C, ring, xs, at, nothing(NX), False, unknown_zero(at))
+        d1 = multiply(C, ring, xs, following, nothing(NX), False, unknown_zero(following))
         d0, d1 = warpgroup_mma_wait(0, deps=[d0, d1])
-        finish(d0, d1, pair, True, scale, ctx, C, SEG, KIND, Q)
+        finish(rows(wanted(d0, SEG), SEG), rows(wanted(d1, SEG), SEG), pair, True, scale, ctx, C, KIND, Q)
         release(empty, at, following)
         at = advance(C, following, 1)
     return at
 
 
 @gluon.jit
-def run_unit(C: gl.constexpr, ring, full, empty, xs, base, at, u, n, scale, ctx, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
+def run_unit(C: gl.constexpr, ring, full, empty, xs, at, u, n, scale, ctx, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
     """Unit u alone, or nothing with n = 0."""
     if n > 0:
-        mbarrier.wait(full.index(at[0]), at[1])
-        d = warpgroup_mma_wait(0, deps=[multiply(C, ring, xs, at, nothing(SEG if SEG > 8 else 8), False, base)])
-        finish_unit(rows(d, SEG) * scale, u, True, ctx, C, KIND, Q)
+        wait_unit(full, at)
+        d = warpgroup_mma_wait(0, deps=[multiply(C, ring, xs, at, nothing(SEG if SEG > 8 else 8), False, unknown_zero(at))])
+        finish_unit(rows(wanted(d, SEG), SEG) * scale, u, True, ctx, C, KIND, Q)
         mbarrier.arrive(empty.index(at[0]), count=1)
         at = advance(C, at, 1)
     return at
@@ -254,73 +281,77 @@ def run_unit(C: gl.constexpr, ring, full, empty, xs, base, at, u, n, scale, ctx,
 @gluon.jit
 def run_parts(C: gl.constexpr, ring, full, empty, xs, at, first, n, ctx, SEG: gl.constexpr, PARTS: gl.constexpr, Q: gl.constexpr):
     """O or W2 whose rows have PARTS (even) times SEG segments: n blocks of rows, PARTS units each; xs: for each box PARTS tiles [SEG, 64]."""
-    d = nothing(SEG)
-    s = rows(d, SEG)
+    v = wanted(nothing(SEG), SEG)
+    s = rows(v, SEG)
     count = n * (PARTS // 2)
     for k in range(count):
         following = advance(C, at, 1)
         part = 2 * (k % (PARTS // 2))
-        mbarrier.wait(full.index(at[0]), at[1])
+        wait_unit(full, at)
         a = multiply(C, ring, xs, at, nothing(SEG), False, part)
-        mbarrier.wait(full.index(following[0]), following[1])
+        s = add_part(v, s, k - 1, k > 0, first, ctx, C, SEG, PARTS, Q)
+        wait_unit(full, following)
         a = multiply(C, ring, xs, following, a, True, part + 1)
-        s = add_part(d, s, k - 1, k > 0, first, ctx, C, SEG, PARTS, Q)
         d = warpgroup_mma_wait(0, deps=[a])
         release(empty, at, following)
+        v = wanted(d, SEG)
         at = advance(C, following, 1)
-    add_part(d, s, count - 1, count > 0, first, ctx, C, SEG, PARTS, Q)
+    add_part(v, s, count - 1, count > 0, first, ctx, C, SEG, PARTS, Q)
     return at
 
 
 @gluon.jit
-def add_part(d, s, k, ok, first, ctx, C: gl.constexpr, SEG: gl.constexpr, PARTS: gl.constexpr, Q: gl.constexpr):
+def add_part(v, s, k, ok, first, ctx, C: gl.constexpr, SEG: gl.constexpr, PARTS: gl.constexpr, Q: gl.constexpr):
     """Add the sums of step k to those of its block (s); hand the block over with its last step."""
     STEPS: gl.constexpr = PARTS // 2
     step = (k + STEPS) % STEPS
-    s = gl.where(step == 0, rows(d, SEG), s + rows(d, SEG))
+    s = gl.where(step == 0, rows(v, SEG), s + rows(v, SEG))
     finish_delta(s, first + k // STEPS * Q.ctas, ok & (step == STEPS - 1), ctx, C)
     return s
 
 
 @gluon.jit
 def run_lane_units(
-    C: gl.constexpr, ring, full, empty, xs, base, at, first, n, total, own, SEG: gl.constexpr, LANES: gl.constexpr, Q: gl.constexpr
+    C: gl.constexpr, ring, full, empty, xs, at, first, n, total, own, SEG: gl.constexpr, LANES: gl.constexpr, Q: gl.constexpr
 ):
     """O or W2 of all lanes: n blocks of rows, LANES (even) units each. ``own``: (pointer to [LANES, padded D], distance to clear) for each
     lane's sums; ``total``: the same for their sum [D], or on several ranks for the sums of pairs of lanes. xs holds the segments of all lanes
     one after the other."""
     WIDE: gl.constexpr = SEG < 8  # a lane's segments are no tile of their own
     NX: gl.constexpr = max(8, LANES * SEG) if WIDE else SEG
-    d0 = nothing(NX)
-    d1 = nothing(NX)
-    s = rows(d0, SEG)
+    v0 = wanted(nothing(NX), SEG)
+    v1 = wanted(nothing(NX), SEG)
+    s = rows(v0, SEG)
     count = n * (LANES // 2)
     for k in range(count):
         following = advance(C, at, 1)
-        tile = base if WIDE else 2 * (k % (LANES // 2))
-        mbarrier.wait(full.index(at[0]), at[1])
+        step = k % (LANES // 2)
+        tile = unknown_zero(at) if WIDE else 2 * step
+        column = 2 * step * SEG if WIDE else 0
+        wait_unit(full, at)
         a0 = multiply(C, ring, xs, at, nothing(NX), False, tile)
-        mbarrier.wait(full.index(following[0]), following[1])
-        a1 = multiply(C, ring, xs, following, nothing(NX), False, tile if WIDE else tile + 1)
-        s = add_lanes(d0, d1, s, k - 1, k > 0, first, total, own, C, SEG, LANES, Q)
+        s = add_lanes(v0, v1, s, k - 1, k > 0, first, total, own, C, SEG, LANES, Q)
+        wait_unit(full, following)
+        a1 = multiply(C, ring, xs, following, nothing(NX), False, unknown_zero(following) if WIDE else tile + 1)
         d0, d1 = warpgroup_mma_wait(0, deps=[a0, a1])
         release(empty, at, following)
+        v0 = wanted(d0, SEG, column)
+        v1 = wanted(d1, SEG, column + SEG if WIDE else 0)
         at = advance(C, following, 1)
-    add_lanes(d0, d1, s, count - 1, count > 0, first, total, own, C, SEG, LANES, Q)
+    add_lanes(v0, v1, s, count - 1, count > 0, first, total, own, C, SEG, LANES, Q)
     return at
 
 
 @gluon.jit
-def add_lanes(d0, d1, s, k, ok, first, total, own, C: gl.constexpr, SEG: gl.constexpr, LANES: gl.constexpr, Q: gl.constexpr):
+def add_lanes(v0, v1, s, k, ok, first, total, own, C: gl.constexpr, SEG: gl.constexpr, LANES: gl.constexpr, Q: gl.constexpr):
     """Hand over the sums of two lanes (step k), add them to those of the block (s), and hand that over with its last step."""
     STEPS: gl.constexpr = LANES // 2
     step = (k + STEPS) % STEPS
     block = first + k // STEPS * Q.ctas
     out = own[0]
     ahead = own[1]
-    column = 2 * step * SEG if SEG < 8 else 0
-    s0 = rows(d0, SEG, column)
-    s1 = rows(d1, SEG, column + SEG if SEG < 8 else 0)
+    s0 = rows(v0, SEG)
+    s1 = rows(v1, SEG)
     if C.ranks > 1:
         away = own[2]
         finish_delta(s0, block, ok, (out + 2 * step * C.padded_hidden, ahead, away), C)
@@ -348,30 +379,32 @@ def better(s, u, ok, best, where, bad, logits, C: gl.constexpr):
 
 
 @gluon.jit
-def run_head(C: gl.constexpr, ring, full, empty, xs, base, at, first, n, scale, logits):
+def run_head(C: gl.constexpr, ring, full, empty, xs, at, first, n, scale, logits):
     """Logits of this CTA's n pairs of vocabulary blocks: products times ``scale``. Returns the ring place, best value [R], its id [R], nonzero where a logit is NaN or
     infinite [R]."""
     SEG: gl.constexpr = C.segments_d
     NX: gl.constexpr = SEG if SEG > 8 else 8
-    d0 = nothing(NX)
-    d1 = nothing(NX)
-    s = rows(d0, SEG)
+    v0 = wanted(nothing(NX), SEG)
+    v1 = wanted(nothing(NX), SEG)
+    s = rows(v0, SEG)
     best = gl.full([C.rows], float("-inf"), gl.float32, layout=s.type.layout)
     where = gl.full([C.rows], C.all_vocab, gl.int32, layout=s.type.layout)
     bad = gl.full([C.rows], 0, gl.int32, layout=s.type.layout)
     for k in range(n):
         following = advance(C, at, 1)
-        mbarrier.wait(full.index(at[0]), at[1])
-        a0 = multiply(C, ring, xs, at, nothing(NX), False, base)
-        mbarrier.wait(full.index(following[0]), following[1])
-        a1 = multiply(C, ring, xs, following, nothing(NX), False, base)
+        wait_unit(full, at)
+        a0 = multiply(C, ring, xs, at, nothing(NX), False, unknown_zero(at))
         pair = first + (k - 1) * C.ctas
-        best, where, bad = better(rows(d0, SEG) * scale, 2 * pair, k > 0, best, where, bad, logits, C)
-        best, where, bad = better(rows(d1, SEG) * scale, 2 * pair + 1, k > 0, best, where, bad, logits, C)
+        best, where, bad = better(rows(v0, SEG) * scale, 2 * pair, k > 0, best, where, bad, logits, C)
+        best, where, bad = better(rows(v1, SEG) * scale, 2 * pair + 1, k > 0, best, where, bad, logits, C)
+        wait_unit(full, following)
+        a1 = multiply(C, ring, xs, following, nothing(NX), False, unknown_zero(following))
         d0, d1 = warpgroup_mma_wait(0, deps=[a0, a1])
         release(empty, at, following)
+        v0 = wanted(d0, SEG)
+        v1 = wanted(d1, SEG)
         at = advance(C, following, 1)
     pair = first + (n - 1) * C.ctas
-    best, where, bad = better(rows(d0, SEG) * scale, 2 * pair, n > 0, best, where, bad, logits, C)
-    best, where, bad = better(rows(d1, SEG) * scale, 2 * pair + 1, n > 0, best, where, bad, logits, C)
+    best, where, bad = better(rows(v0, SEG) * scale, 2 * pair, n > 0, best, where, bad, logits, C)
+    best, where, bad = better(rows(v1, SEG) * scale, 2 * pair + 1, n > 0, best, where, bad, logits, C)
     return at, best, where, bad

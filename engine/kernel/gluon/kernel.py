@@ -480,14 +480,14 @@ def add_sum_of_all(C: gl.constexpr, h, parts, xo, counters, meeting, early: gl.c
 
 
 @gluon.jit
-def delta_phase(C: gl.constexpr, ring, full, empty, x, base, at, unit, units: gl.constexpr, total, own, pid, SEG: gl.constexpr, BLOCK: gl.constexpr,
+def delta_phase(C: gl.constexpr, ring, full, empty, x, at, unit, units: gl.constexpr, total, own, pid, SEG: gl.constexpr, BLOCK: gl.constexpr,
                 Q: gl.constexpr):  # fmt: skip
     """O or W2 of a common layer. ``total``, ``own``: (pointer, distance to clear) of the sum over the lanes and of each lane's own."""
     first, n = share(unit, units, pid, Q.ctas, BLOCK)
     if Q.sums > 1:
-        return run_lane_units(C, ring, full, empty, x, base, at, first, n, total, own, SEG, Q.sums, Q)
+        return run_lane_units(C, ring, full, empty, x, at, first, n, total, own, SEG, Q.sums, Q)
     elif SEG <= 16:
-        return run_blocks(C, ring, full, empty, x, base, at, first, n, 1.0, total, SEG, DELTA, BLOCK, units, Q)
+        return run_blocks(C, ring, full, empty, x, at, first, n, 1.0, total, SEG, DELTA, BLOCK, units, Q)
     else:
         return run_parts(C, ring, full, empty, x, at, first, n, total, 16, SEG // 16, Q)
 
@@ -555,7 +555,7 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     t1 = now(C, pid)
     first, units = share(unit, Q.units_qkv, pid, Q.ctas, Q.block_qkv)
     ctx = (a + C.at_qkv, ahead, bias + layer * C.qkv_rows)
-    at = run_blocks(C, ring, full, empty, xd, step >> 30, at, first, units, scale, ctx,
+    at = run_blocks(C, ring, full, empty, xd, at, first, units, scale, ctx,
                     C.segments_d, QKV, Q.block_qkv, Q.units_qkv, Q)  # fmt: skip
     record(trace, pid, layer * 5, t0, tw, t1, C)
     # attention
@@ -601,7 +601,7 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     else:
         total = (part_of(shared, sums, 0, C) + C.rank * C.groups * C.padded_hidden, clear_distance(sums, C.parts), away)
         own = (a + C.at_o + (1 + C.first_lane) * C.padded_hidden, ahead, away)
-    at = delta_phase(C, ring, full, empty, x, step >> 30, at, unit, Q.units_o, total, own, pid, Q.segments_o, Q.block_o, Q)
+    at = delta_phase(C, ring, full, empty, x, at, unit, Q.units_o, total, own, pid, Q.segments_o, Q.block_o, Q)
     record(trace, pid, layer * 5 + 2, t0, tw, t1, C)
     # norm, gate and up
     t0 = now(C, pid)
@@ -624,7 +624,7 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     unit += Q.units_o
     first, units = share(unit, Q.units_w13, pid, Q.ctas, 2)
     ctx = (a + C.at_u, ahead)
-    at = run_blocks(C, ring, full, empty, xd, step >> 30, at, first, units, scale, ctx, C.segments_d, GATE, 2, Q.units_w13, Q)
+    at = run_blocks(C, ring, full, empty, xd, at, first, units, scale, ctx, C.segments_d, GATE, 2, Q.units_w13, Q)
     record(trace, pid, layer * 5 + 3, t0, tw, t1, C)
     # down projection
     w = load_tiles(norms + (2 * layer + 2) * C.padded_hidden + xo, C.boxes)
@@ -646,7 +646,7 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     else:
         total = (part_of(shared, sums, 1, C) + C.rank * C.groups * C.padded_hidden, clear_distance(sums, C.parts), away)
         own = (a + C.at_m + (1 + C.first_lane) * C.padded_hidden, ahead, away)
-    at = delta_phase(C, ring, full, empty, x, step >> 30, at, unit, Q.units_w2, total, own, pid, Q.segments_f, Q.block_w2, Q)
+    at = delta_phase(C, ring, full, empty, x, at, unit, Q.units_w2, total, own, pid, Q.segments_f, Q.block_w2, Q)
     record(trace, pid, layer * 5 + 4, t0, tw, t1, C)
     return h, w, at, step, bad
 
@@ -668,30 +668,44 @@ def stage_hidden(C: gl.constexpr, xf, u, use, guard, T: gl.constexpr, SEG: gl.co
 
 
 @gluon.jit
-def lane_update(C: gl.constexpr, h, own, delayed, use, past, guard, T: gl.constexpr):
-    """h of one lane after a block: + its own output (pointer ``own``) + the other lanes' delayed sum (pointer ``delayed``)."""
+def peek_update(C: gl.constexpr, update):
+    """Ask for what ``lane_update`` adds."""
+    own, delayed, use, past = update
     PACK: gl.constexpr = staged_pack(C.segments_d)
-    e = peek_tiles(delayed, past, C.boxes, PACK)
-    v = peek_tiles(own, use, C.boxes, PACK)
-    v = settle_tiles(v, own, use, guard, T, C.boxes, PACK)
-    e = settle_tiles(e, delayed, past, guard, T, C.boxes, PACK)
+    return peek_tiles(delayed, past, C.boxes, PACK), peek_tiles(own, use, C.boxes, PACK)
+
+
+@gluon.jit
+def lane_update(C: gl.constexpr, h, peeked, update, guard, T: gl.constexpr):
+    """h of one lane after a block: + its own output + the other lanes' delayed sum. ``update``: (pointers to them, whether each is used); ``peeked``: what
+    ``peek_update`` gave."""
+    own, delayed, use, past = update
+    PACK: gl.constexpr = staged_pack(C.segments_d)
+    v = settle_tiles(peeked[1], own, use, guard, T, C.boxes, PACK)
+    e = settle_tiles(peeked[0], delayed, past, guard, T, C.boxes, PACK)
     return scaled_sum(h, v, e, gl.where(past != 0, 1.0, C.own_scale), C)
 
 
 @gluon.jit
-def after_mlp(C: gl.constexpr, act, h, n, layer, lane, xo, guard, T: gl.constexpr):
-    """State of a lane before layer ``layer`` (running number n): with the output of W2 of the layer before, if that was a layer of lanes."""
+def mlp_update(C: gl.constexpr, act, n, layer, lane, xo):
+    """What the state of a lane before layer ``layer`` (running number n) takes from W2 of the layer before, if that was a layer of lanes."""
     own = at_layer(act, n - 1, C) + C.at_m + (1 + C.first_lane + lane) * C.padded_hidden + xo
     delayed = at_layer(act, n - 1 - C.delay, C) + C.at_e + (C.lanes + lane) * C.padded_hidden + xo
     use = (layer > C.common_layers).to(gl.int32)
     past = ((layer > C.common_layers) & (layer > C.past_from)).to(gl.int32)
-    return lane_update(C, h, own, delayed, use, past, guard, T)
+    return own, delayed, use, past
 
 
 @gluon.jit
 def lane_step(C: gl.constexpr, counter, step, guard):
     """Begin a step of a group, once the step before the last is done everywhere. Returns the new count."""
     begin_step(counter)
+    return end_of_others(C, counter, step, guard)
+
+
+@gluon.jit
+def end_of_others(C: gl.constexpr, counter, step, guard):
+    """Wait until the step before the last is done everywhere. Returns the new count."""
     wait_count(counter, step * C.lane.ctas, guard)
     return step + 1
 
@@ -740,28 +754,34 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
     # norm and QKV
     t0 = now(C, pid)
     guard = at_place(guard, AT_QKV, layer, pid)
-    step = lane_step(C, group_counter, step, guard)
+    update = mlp_update(C, act, n, layer, lane, xo)
+    begin_step(group_counter)
+    peeked = peek_update(C, update)  # looked for while the counter is: mostly it has been there for long
+    step = end_of_others(C, group_counter, step, guard)
+    h = lane_update(C, hs[0], peeked, update, guard, T)
     w_ffn = load_tiles(norms + (2 * other_layer + 1) * C.padded_hidden + xo, C.boxes)
-    h = after_mlp(C, act, hs[0], n, layer, lane, xo, guard, T)
     scale, bad = stage_normed(C, staged_d, warps, h, w, bad, layer, T)
     t1 = now(C, pid)
     first, pairs = share(own_unit + turn * G.units_qkv, G.units_qkv, rank, G.ctas, 2)
     ctx = (a + C.at_qkv + lane * QKV_LANE, ahead, bias)
-    at = run_pairs(C, ring, full, empty, xd, step >> 30, at, first, pairs * n_own, scale, ctx, C.segments_d, QKV, G)
+    at = run_pairs(C, ring, full, empty, xd, at, first, pairs * n_own, scale, ctx, C.segments_d, QKV, G)
     record(trace, pid, trace_at, t0, t0, t1, C)
     # norm, gate and up of the other lane
     t0 = now(C, pid)
     guard = at_place(guard, AT_W13, other_layer, pid)
-    step = lane_step(C, group_counter, step, guard)
     past = ((other_layer >= C.past_from) & (half > 0)).to(gl.int32)
     own = b + C.at_o + (1 + C.first_lane + other) * C.padded_hidden + xo
     delayed = at_layer(act, m - C.delay, C) + C.at_e + other * C.padded_hidden + xo
-    g = lane_update(C, hs[1], own, delayed, n_other, past, guard, T)
+    update = (own, delayed, n_other, past)
+    begin_step(group_counter)
+    peeked = peek_update(C, update)
+    step = end_of_others(C, group_counter, step, guard)
+    g = lane_update(C, hs[1], peeked, update, guard, T)
     scale, bad = stage_normed(C, staged_d, warps, g, w_ffn, bad, other_layer, T)
     t1 = now(C, pid)
     first, pairs = share(other_unit + 2 * (G.units_qkv + G.units_o) + (1 - turn) * G.units_w13, G.units_w13, rank, G.ctas, 2)
     ctx = (b + C.at_u + other * G.ffn, ahead_other)
-    at = run_pairs(C, ring, full, empty, xd, step >> 30, at, first, pairs * n_other, scale, ctx, C.segments_d, GATE, G)
+    at = run_pairs(C, ring, full, empty, xd, at, first, pairs * n_other, scale, ctx, C.segments_d, GATE, G)
     record(trace, pid, trace_at + 1, t0, t0, t1, C)
     # attention
     t0 = now(C, pid)
@@ -800,7 +820,7 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
     t1 = now(C, pid)
     first, pairs = share(other_unit + 2 * (G.units_qkv + G.units_o + G.units_w13) + (1 - turn) * G.units_w2, G.units_w2, rank, G.ctas, 2)
     ctx = delta_ctx(C, b + C.at_m + (1 + C.first_lane + other) * C.padded_hidden, ahead_other, away)
-    at = run_pairs(C, ring, full, empty, xf, step >> 30, at, first, pairs * n_other, 1.0, ctx, G.segments_f, DELTA, G)
+    at = run_pairs(C, ring, full, empty, xf, at, first, pairs * n_other, 1.0, ctx, G.segments_f, DELTA, G)
     record(trace, pid, trace_at + 3, t0, tw, t1, C)
     # output projection
     t0 = now(C, pid)
@@ -815,7 +835,7 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
     t1 = now(C, pid)
     first, pairs = share(own_unit + 2 * G.units_qkv + turn * G.units_o, G.units_o, rank, G.ctas, 2)
     ctx = delta_ctx(C, a + C.at_o + (1 + C.first_lane + lane) * C.padded_hidden, ahead, away)
-    at = run_pairs(C, ring, full, empty, xq, step >> 30, at, first, pairs * n_own, 1.0, ctx, G.segments_o, DELTA, G)
+    at = run_pairs(C, ring, full, empty, xq, at, first, pairs * n_own, 1.0, ctx, G.segments_o, DELTA, G)
     record(trace, pid, trace_at + 4, t0, tw, t1, C)
     return (g, h), w, at, step, bad
 
@@ -849,7 +869,7 @@ def chain_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, 
     t1 = now(C, pid)
     first, units = share(unit, Q.units_qkv, pid, Q.ctas, Q.block_qkv)
     ctx = (a + C.at_qkv, ahead, bias)
-    at = run_blocks(C, ring, full, empty, xd, step >> 30, at, first, units, scale, ctx,
+    at = run_blocks(C, ring, full, empty, xd, at, first, units, scale, ctx,
                     C.segments_d, QKV, Q.block_qkv, Q.units_qkv, Q)  # fmt: skip
     record(trace, pid, layer * 5, t0, tw, t1, C)
     # attention
@@ -894,7 +914,7 @@ def chain_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, 
     own = (a + C.at_o + (1 + C.first_lane) * C.padded_hidden, ahead, away)
     shared = (part_of(parts, sums, 0, C) + C.rank * C.padded_hidden, clear_distance(sums, C.parts), away)
     ctx = (own, shared, layer < C.common_layers)
-    at = run_blocks(C, ring, full, empty, xq, step >> 30, at, first, units, 1.0, ctx,
+    at = run_blocks(C, ring, full, empty, xq, at, first, units, 1.0, ctx,
                     Q.segments_o, DELTA, Q.block_o, Q.units_o, Q)  # fmt: skip
     record(trace, pid, layer * 5 + 2, t0, tw, t1, C)
     # norm, gate and up
@@ -909,7 +929,7 @@ def chain_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, 
     unit += Q.units_o
     first, units = share(unit, Q.units_w13, pid, Q.ctas, 2)
     ctx = (a + C.at_u, ahead)
-    at = run_blocks(C, ring, full, empty, xd, step >> 30, at, first, units, scale, ctx, C.segments_d, GATE, 2, Q.units_w13, Q)
+    at = run_blocks(C, ring, full, empty, xd, at, first, units, scale, ctx, C.segments_d, GATE, 2, Q.units_w13, Q)
     record(trace, pid, layer * 5 + 3, t0, tw, t1, C)
     # down projection
     w = load_tiles(norms + (2 * layer + 2) * C.padded_hidden + xo, C.boxes)
@@ -929,7 +949,7 @@ def chain_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, 
     own = (a + C.at_m + (1 + C.first_lane) * C.padded_hidden, ahead, away)
     shared = (part_of(parts, sums, 1, C) + C.rank * C.padded_hidden, clear_distance(sums, C.parts), away)
     ctx = (own, shared, layer < C.common_layers)
-    at = run_blocks(C, ring, full, empty, xf, step >> 30, at, first, units, 1.0, ctx,
+    at = run_blocks(C, ring, full, empty, xf, at, first, units, 1.0, ctx,
                     Q.segments_f, DELTA, Q.block_w2, Q.units_w2, Q)  # fmt: skip
     record(trace, pid, layer * 5 + 4, t0, tw, t1, C)
     return h, w, at, step, bad
@@ -946,7 +966,8 @@ def add_block(C: gl.constexpr, h, buf, mlp: gl.constexpr, layer, tok, step, xo, 
         own = at_layer(act, made, C) + (C.at_m if mlp else C.at_o) + (1 + C.first_lane) * C.padded_hidden + xo
         delayed = at_layer(act, made - C.delay, C) + C.at_e + mlp * C.padded_hidden + xo
         wait_count(counters, step * Q.ctas - EARLY, guard)
-        h = lane_update(C, h, own, delayed, 1, (layer >= C.past_from).to(gl.int32), guard, T)
+        update = (own, delayed, 1, (layer >= C.past_from).to(gl.int32))
+        h = lane_update(C, h, peek_update(C, update), update, guard, T)
     if C.common_layers > 0:
         if (layer >= 0) & (layer < C.common_layers):
             arrive_everywhere(C, counters, away)
@@ -1060,7 +1081,8 @@ def consumer(mem, token_bar, halts, act, lse, total, words, sums, picks, counter
                 guard = at_place(guard, AT_HEAD, C.layers, pid)
                 # the first lane of the group is complete; the second needs its last W2
                 last = pid * 0 + C.layers
-                h = after_mlp(C, act, hs[0], (tok + 1) * C.layers, last, group * 2 + 1, xo, guard, T)
+                update = mlp_update(C, act, (tok + 1) * C.layers, last, group * 2 + 1, xo)
+                h = lane_update(C, hs[0], peek_update(C, update), update, guard, T)
                 hs = (h, hs[1])
             write_lane_sum(C, total, hs, w, group, rank, tok, xo, away)
             p = total + (tok & 3) * (C.all_groups * C.padded_hidden) + xo
@@ -1083,7 +1105,7 @@ def consumer(mem, token_bar, halts, act, lse, total, words, sums, picks, counter
         t1 = now(C, pid)
         stop = read_stop(host, pid)
         first, units = share(0, C.units_head, pid, C.ctas, 2)
-        at, best, where, wrong = run_head(C, ring, full, empty, xd, step >> 30, at, first, units, scale, logits)
+        at, best, where, wrong = run_head(C, ring, full, empty, xd, at, first, units, scale, logits)
         record(trace, pid, C.steps - 2, t0, t0, t1, C)
         t0 = now(C, pid)
         publish(words, tok, pid, best, where, wrong, bad, stop, counters, away, C)

@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -159,14 +158,14 @@ class GluonPath:
         """The decode launch alone; ``reset`` must precede it."""
         from engine.kernel.gluon.kernel import decode
 
-        with ptx_edit(weights_leave_cache_first if plan.evict_first else None):
+        with edited_ptx(plan):
             decode[(plan.ctas,)](*self._arguments(first_token, position), plan, **self._launch_options)
 
     def compile(self, plan: Plan):
         """Compile the kernel for a plan, without a launch. Returns Triton's compiled kernel."""
         from engine.kernel.gluon.kernel import decode
 
-        with ptx_edit(weights_leave_cache_first if plan.evict_first else None):
+        with edited_ptx(plan):
             return decode.warmup(*self._arguments(0, 0), plan, grid=(plan.ctas,), **self._launch_options)
 
     @property
@@ -205,23 +204,39 @@ class GluonPath:
 
 
 @contextmanager
-def ptx_edit(edit: Callable[[str], str] | None):
-    """Kernels compiled inside have their PTX passed through ``edit``. Launches belong inside too: newer Triton looks them up by the hook."""
+def edited_ptx(plan: Plan):
+    """Kernels compiled inside have their PTX edited. Launches belong inside too: newer Triton looks them up by the hook."""
     from triton import knobs
+
+    edits = (without_barriers, weights_leave_cache_first) if plan.evict_first else (without_barriers,)
+
+    def edit(ptx: str) -> str:
+        for change in edits:
+            ptx = change(ptx)
+        return ptx
 
     def hook(backend=None, stages=None, options=None, language=None, capability=None):
         if stages is None:  # newer Triton asks for what belongs into its cache key
-            key = f"{edit.__name__} {BULK_COPY.pattern} {EVICT_FIRST}"
+            key = f"{[change.__name__ for change in edits]} {BULK_COPY.pattern} {EVICT_FIRST} {BARRIERS_OFF.pattern} {BARRIER.pattern}"
             return key, hashlib.sha256(key.encode()).hexdigest()
         inner = stages["ptx"]
         stages["ptx"] = lambda source, metadata: edit(inner(source, metadata))
 
     previous = knobs.runtime.add_stages_inspection_hook
-    knobs.runtime.add_stages_inspection_hook = hook if edit else previous
+    knobs.runtime.add_stages_inspection_hook = hook
     try:
         yield
     finally:
         knobs.runtime.add_stages_inspection_hook = previous
+
+
+BARRIERS_OFF = re.compile(r"// barriers off\n.*?// barriers on\n", re.S)  # flags.barriers_off
+BARRIER = re.compile(r"^\s*(?:bar|barrier)\.(?:cta\.)?sync(?:\.aligned)?\s[^;]*;\n", re.M)
+
+
+def without_barriers(ptx: str) -> str:
+    """Take the barriers out of the marked parts."""
+    return BARRIERS_OFF.sub(lambda part: BARRIER.sub("", part[0]), ptx)
 
 
 BULK_COPY = re.compile(r"(@%p\d+ )?(cp\.async\.bulk\.tensor\.2d\.shared::(?:cluster|cta)\.global\.mbarrier::complete_tx::bytes)( [^;]*);")

@@ -54,7 +54,7 @@ def compile_decode(plan: Plan, dtype: torch.dtype):
     from triton.runtime.jit import MockTensor
 
     from engine.kernel.gluon.kernel import decode
-    from engine.kernel.gluon.path import ptx_edit, weights_leave_cache_first
+    from engine.kernel.gluon.path import edited_ptx
 
     def buffer(kind):
         return MockTensor(kind)
@@ -76,7 +76,7 @@ def compile_decode(plan: Plan, dtype: torch.dtype):
     kinds = [dtype, torch.float32, torch.float32, torch.int64, torch.int64, torch.int64, torch.int32, torch.int32, dtype, dtype]
     kinds += [torch.float32, torch.float32, dtype, dtype, dtype, torch.float32, torch.int32, torch.float32]
     kinds += [torch.int32, torch.int32, torch.int32, torch.int32, torch.int64]
-    with hopper_target(), ptx_edit(weights_leave_cache_first if plan.evict_first else None):
+    with hopper_target(), edited_ptx(plan):
         others = (buffer(torch.float32), buffer(torch.int64), buffer(torch.int32), 7)
         return decode.warmup(weights, cache, cache, *map(buffer, kinds), 5, 127, *others, plan, grid=(plan.ctas,), num_warps=4)
 

@@ -76,6 +76,14 @@ def test_weights_are_multiplied_without_spills(compiled):
     assert not [text for phase in phases for text in phase if re.match(r"(@\S+ )?(LDL|STL)", text)]
 
 
+def test_loops_over_weights_hold_one_barrier(compiled):
+    """The one before a pair of slots is given back."""
+    _, sass, _, _ = compiled
+    loops = [phase for phase in multiplications(sass) if "BRA" in phase[-1] and not any("HGMMA.64x64" in text for text in phase)]
+    assert loops  # in small models the head only
+    assert [sum("BAR.SYNC" in text for text in loop) for loop in loops] == [1] * len(loops)
+
+
 def test_weights_come_by_bulk_copies(compiled):
     kernel, sass, _, _ = compiled
     asked = re.findall(r"cp\.async\.bulk\.tensor\.2d\.shared::\S+", kernel.asm["ptx"])
@@ -98,6 +106,14 @@ def test_polls_hold_no_barrier(compiled):
         assert "barrier" not in loop
         assert "ld.relaxed.gpu" in loop
         assert "atom.relaxed.gpu.global.cas" in loop  # every wait has a limit that names its place
+
+
+def test_barriers_are_taken_out_of_marked_parts_only():
+    from engine.kernel.gluon.path import without_barriers
+
+    kept, out = "bar.sync \t0, 128;\n", "\tbar.sync \t0, 128;\n\tbarrier.sync 1;\n"
+    ptx = f"{kept}// barriers off\nmov.u32 %r1, 0;\n{out}add.s32 %r2, %r1, 8;\n// barriers on\nmov.u32 %r3, 0;\n{kept}"
+    assert without_barriers(ptx) == ptx.replace(out, "")
 
 
 def test_weights_leave_cache_first_edits_bulk_copies_only():

@@ -1,9 +1,9 @@
 """Who may clear a place of a hand-over buffer, and when: the fast path's protocol as a graph of what happens before what.
 
 A value is its own flag, so between two values that lie at the same place three things must happen in this order, in every interleaving:
-all readers of the old value read it, somebody clears the place, the new value is written. An order holds in every interleaving exactly
-when it follows from program order and from "a value is read after it was written". So each CTA is a list of operations, and the test looks
-for paths.
+all readers of the old value read it, somebody clears the place, the new value is written. Who looks for the new value may look before it is
+there, but not before the place is cleared. An order holds in every interleaving exactly when it follows from program order and from "a
+value is read after it was written". So each CTA is a list of operations, and the test looks for paths.
 
 The model is the kernel's schedule with few CTAs: rows of O and attention outputs are made by one CTA only, in turn (in the kernel, too, not
 every CTA makes some), all others by all; the rows that a CTA adds up lie in one part. Ranks own two lanes, half a layer apart, or one.
@@ -29,9 +29,10 @@ class Schedule:
         self.before: list[list] = []  # of an operation: the numbers of operations before it, or values that must have been written
         self.writes = defaultdict(list)
         self.reads, self.clears, self.puts = defaultdict(list), defaultdict(list), defaultdict(list)
+        self.looks = defaultdict(list)  # of [place, use]: the operations right after which somebody may look for the first time
         for rank in range(ranks):
             for cta in range(CTAS):
-                self._last, self._rank, self._cta = None, rank, cta
+                self._last, self._rank, self._cta, self._look = None, rank, cta, None
                 for token in range(tokens):
                     self._token(token)
 
@@ -40,6 +41,7 @@ class Schedule:
     def _add(self, values=()) -> int:
         self.before.append(([] if self._last is None else [self._last]) + list(values))
         self._last = len(self.before) - 1
+        self._look = None
         return self._last
 
     def _write(self, value: tuple, places=()) -> None:
@@ -50,9 +52,12 @@ class Schedule:
             self.puts[place].append(number)
 
     def _read(self, value: tuple, place: tuple | None = None) -> None:
+        look = self._last if self._look is None else self._look
         number = self._add([value])
         if place:
             self.reads[place].append(number)
+            self.looks[place].append(look)
+            self._look = look  # all reads in a row may begin together
 
     def _clear(self, place: tuple) -> None:
         self.clears[place].append(self._add())
@@ -262,6 +267,10 @@ class Schedule:
                 assert earlier[clears[0]] >> read & 1, f"{place}: use {old} may be cleared before it is read"
             for put in puts:
                 assert earlier[put] >> clears[0] & 1, f"{place}: use {use} may be written before the place is cleared"
+        for place_and_use, looks in self.looks.items():
+            for clear in self.clears[place_and_use] if place_and_use in self.puts else ():
+                for look in looks:
+                    assert (earlier[look] | 1 << look) >> clear & 1, f"{place_and_use}: may be looked for before the place is cleared"
         return again
 
 
