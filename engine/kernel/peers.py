@@ -4,6 +4,7 @@ Every rank owns an inbox; the others write into it. NVLink multicast is never us
 """
 
 import os
+import socket
 import tempfile
 import time
 from collections.abc import Callable
@@ -102,7 +103,11 @@ class Peers:
 
 
 def serve_store() -> "torch.distributed.TCPStore":
-    """The store through which ranks find each other, on a free port of this host; ends with the object."""
+    """The store through which ranks find each other, on a free port of this host that other hosts do not reach; ends with the object."""
     import torch.distributed as dist
 
-    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    listener = socket.socket()  # torch would listen on every address
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    port = listener.getsockname()[1]
+    return dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())

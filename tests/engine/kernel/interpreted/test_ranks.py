@@ -104,13 +104,11 @@ def test_logits_bad_numbers_stop_and_a_rank_that_is_killed(tmp_path_factory):
         backend._local.weights.embedding[7] = float("nan")  # on rank 0 only
         for prompt in ([7, 3], [3, 7]):  # in the prompt's chunk; in the first token
             run = backend.start(prompt, SamplingParams(), frozenset(), 5, spin_limit=SPIN_LIMIT)
-            began = time.monotonic()
             with pytest.raises(NumericalError):
                 while run.finish_reason is None:
                     assert not run.poll(1.0)
             run.close()
             assert len(tokens_of(backend, [3, 1], SamplingParams(), 1)) == 1  # the other rank has heard of it, and waits no more
-            assert time.monotonic() - began < 20
         with pytest.raises(InvalidRequest, match="end-of-sequence ids"):
             backend.start([3, 1], SamplingParams(), frozenset(range(49)), 5)
 
