@@ -31,7 +31,7 @@ from engine.request import Progress, SamplingParams
 MAX_RANKS = 16  # words of one sign in the inbox
 ANSWER_SECONDS = 0.5  # a rank that ends a generation later than this after rank 0 is lost
 LOGITS_SECONDS = 60.0  # the same for the logits of a whole prompt, which pass through the door
-FAILURE_SECONDS = 0.2  # how long the others' accounts of a failure are awaited
+FAILURE_SECONDS = 0.1  # how long the others' accounts of a failure are awaited
 START_SECONDS = 900.0  # load and compile
 END_SECONDS = 2.0  # for a rank to end by itself
 POLL_SECONDS = 0.02

@@ -33,7 +33,7 @@ WAITED = tl.constexpr(8)  # words of Control.device: clocks / 64 that programs w
 DELAYED = tl.constexpr(0)  # outputs of old layers,
 PRESENT_SUM = tl.constexpr(1)  # outputs that are needed at once, final states,
 AGREEMENT = tl.constexpr(2)  # candidates, masses, stop word, ends of chunks
-POLLS_SHARE = tl.constexpr(8)  # a wait for a peer takes this part of the limit of a barrier: about half a second
+POLLS_SHARE = tl.constexpr(10)  # a wait for a peer takes this part of the limit of a barrier: about half a second
 
 
 @triton.jit
