@@ -7,15 +7,23 @@ from pathlib import Path
 
 import torch
 
-from engine.bench.measure import measure
+from engine.bench.measure import GREEDY, measure
 from engine.bench.report import form_text, rival_text, text
 from engine.engine import EngineConfig
 from engine.errors import InvalidRequest
+from engine.request import SamplingParams
 from engine.worker import make_backend
 
 
 def benchmark(
-    config: EngineConfig, prompt_tokens: int, output_tokens: int, runs: int, *, profile: bool = False, with_rival: bool = False
+    config: EngineConfig,
+    prompt_tokens: int,
+    output_tokens: int,
+    runs: int,
+    sampling: SamplingParams = GREEDY,
+    *,
+    profile: bool = False,
+    with_rival: bool = False,
 ) -> dict:
     """The report of one engine, printed too: speed, TTFT, bounds, surroundings, with ``profile`` the phases of a token.
 
@@ -26,6 +34,8 @@ def benchmark(
         raise InvalidRequest(
             f"The benchmark needs at least 1 prompt token, 2 output tokens and 1 run; got {prompt_tokens}, {output_tokens} and {runs}."
         )
+    if (with_rival or profile) and sampling.temperature:
+        raise InvalidRequest("--compare and --profile are of greedy decoding; leave out --temperature.")
     length = prompt_tokens + output_tokens
     backend = make_backend(replace(config, context_tokens=length), lambda progress: None)
     try:
@@ -35,8 +45,9 @@ def benchmark(
         gpus = info.gpus if info.backend == "monokernel" else 0
         if (with_rival and gpus != 1) or (profile and not gpus):
             raise InvalidRequest("--compare needs the monokernel on one GPU, --profile on one or more.")
-        speed = measure(backend, prompt_tokens, output_tokens, runs)
+        speed = measure(backend, prompt_tokens, output_tokens, runs, sampling)
         report = {"engine": asdict(info), "speed": speed.to_dict(), **_surroundings(backend)}
+        report["sampling"] = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p")}
         if info.gpus > 1:
             report["exchange"] = _exchange(backend, output_tokens)
         report |= _bounds(info, speed.decode_tokens_per_s)
@@ -93,7 +104,8 @@ def scale(config: EngineConfig, report: dict, path: Path) -> None:
     measured = {info["gpus"]: speed["decode_tokens_per_s"]} if machine.name in info["device"] else {}
     for count in (1, 2, 4, 8):
         if measured and count < info["gpus"]:
-            fewer = benchmark(replace(config, gpus=count), speed["prompt_tokens"], speed["output_tokens"], speed["runs"])
+            sampling = SamplingParams(**report["sampling"])
+            fewer = benchmark(replace(config, gpus=count), speed["prompt_tokens"], speed["output_tokens"], speed["runs"], sampling)
             measured[count] = fewer["speed"]["decode_tokens_per_s"]
             print(f"scaling        {info['gpus']} GPUs are {measured[info['gpus']] / measured[count]:.2f} x {count}", flush=True)
     write_scaling_plot(load_config(resolve(config.model)), machine, dict(sorted(measured.items())), path)

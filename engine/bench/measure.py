@@ -7,12 +7,13 @@ both on the host's clock, median of several runs after warm-up. End ids are igno
 import random
 import statistics
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from engine.backend import Backend
 from engine.request import SamplingParams
 
 RUNS = 5
+GREEDY = SamplingParams()
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,11 @@ class Speed:
         return asdict(self)
 
 
-def measure(backend: Backend, prompt_tokens: int, output_tokens: int, runs: int = RUNS) -> Speed:
-    """Greedy generations of the same random prompt (seeded)."""
+def measure(backend: Backend, prompt_tokens: int, output_tokens: int, runs: int = RUNS, sampling: SamplingParams = GREEDY) -> Speed:
+    """Generations of the same random prompt, prompt and draws seeded."""
+    sampling = replace(sampling, seed=0, ignore_eos=True)
     prompt = random.Random(0).choices(range(backend.info.vocab_size), k=prompt_tokens)
-    results = [_one(backend, prompt, output_tokens) for _ in range(runs + 1)][1:]
+    results = [_one(backend, prompt, output_tokens, sampling) for _ in range(runs + 1)][1:]
     speeds = [speed for speed, _ in results]
     ttfts = [ttft for _, ttft in results]
     return Speed(
@@ -50,10 +52,10 @@ def measure(backend: Backend, prompt_tokens: int, output_tokens: int, runs: int 
     )
 
 
-def _one(backend: Backend, prompt: list[int], output_tokens: int) -> tuple[float, float]:
+def _one(backend: Backend, prompt: list[int], output_tokens: int, sampling: SamplingParams) -> tuple[float, float]:
     """(decode tokens/s, TTFT in ms)."""
     received = time.monotonic_ns()
-    run = backend.start(prompt, SamplingParams(ignore_eos=True), frozenset(), output_tokens)
+    run = backend.start(prompt, sampling, frozenset(), output_tokens)
     try:
         times: list[int] = []
         while run.finish_reason is None:

@@ -10,7 +10,7 @@ def text(report: dict) -> str:
         if info["gpus"]
         else f"device         {info['device']}",
         f"software       torch {report['torch']}, triton {report['triton']}",
-        f"backend        {info['backend']} ({report['kernel']}), {info['dtype']}, batch 1, greedy",
+        f"backend        {info['backend']} ({report['kernel']}), {info['dtype']}, batch 1, {_choice(report.get('sampling'))}",
         f"lengths        {speed['prompt_tokens']} prompt tokens, {speed['output_tokens']} output tokens, median of {speed['runs']} runs",
         f"decode         {speed['decode_tokens_per_s']:,.1f} tokens/s (from {speed['decode_tokens_per_s_min']:,.1f} "
         f"to {speed['decode_tokens_per_s_max']:,.1f})",
@@ -30,6 +30,12 @@ def text(report: dict) -> str:
             f"wait {phase['wait_us']:6.1f} us, {phase['bytes'] / 1e6:7.1f} MB"
         )
     return "\n".join(lines)
+
+
+def _choice(sampling: dict | None) -> str:
+    if not sampling or not sampling["temperature"]:
+        return "greedy"
+    return f"temperature {sampling['temperature']:g}, top-k {sampling['top_k']}, top-p {sampling['top_p']:g}"
 
 
 def _exchange_line(exchange: dict, tokens_per_s: float) -> str:

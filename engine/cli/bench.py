@@ -15,6 +15,9 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--prompt-tokens", type=int, default=128, metavar="P")
     parser.add_argument("--output-tokens", type=int, default=512, metavar="N")
     parser.add_argument("--runs", type=int, default=5, metavar="R", help="runs after warm-up, of which the median counts")
+    parser.add_argument("--temperature", type=float, default=0.0, help="draw tokens; 0 (default) takes the best one")
+    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="draw among the K best tokens (0: all)")
+    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="draw among the best tokens of this probability together")
     parser.add_argument("--compare", action="store_true", help="also measure PyTorch with torch.compile and CUDA graphs, on a GPU")
     parser.add_argument("--profile", action="store_true", help="time, wait and bytes of every phase of the kernel")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the report as JSON")
@@ -28,6 +31,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> None:
     from engine.bench.benchmark import benchmark, compare, scale
     from engine.engine import EngineConfig
+    from engine.request import SamplingParams
 
     files = [path for path in (args.json, args.plot, args.scaling) if path]
     for path in files:
@@ -35,7 +39,8 @@ def run(args: argparse.Namespace) -> None:
     if len({path.resolve() for path in files}) < len(files):
         raise InvalidRequest("--json, --plot and --scaling need a file each.")
     config = EngineConfig(args.model, backend=args.backend, gpus=args.gpus, dtype=args.dtype)
-    report = benchmark(config, args.prompt_tokens, args.output_tokens, args.runs, profile=args.profile, with_rival=args.compare)
+    sampling = SamplingParams(temperature=args.temperature, top_k=args.top_k, top_p=args.top_p)
+    report = benchmark(config, args.prompt_tokens, args.output_tokens, args.runs, sampling, profile=args.profile, with_rival=args.compare)
     _write(report, args.json, args.plot)
     if args.compare:
         for rival in compare(report):

@@ -26,7 +26,9 @@ from engine.bench.ticking import ticking
 from engine.engine import EngineConfig
 from engine.loading import load_config, load_weights
 from engine.models import resolve
+from engine.request import SamplingParams
 from engine.shapes import SHAPES
+from engine.torch_backend import TorchBackend
 from engine.worker import make_backend
 
 ROOT = Path(__file__).parents[2]
@@ -181,6 +183,25 @@ def test_bench_writes_a_report_and_a_plot(tmp_path, capsys):
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["speed"]["output_tokens"] == 3 and report["speed"]["decode_tokens_per_s"] > 0
     assert (tmp_path / "plot.svg").read_text().startswith("<svg")
+
+
+def test_bench_draws_tokens_as_asked(tmp_path, capsys, monkeypatch):
+    asked = []
+    start = TorchBackend.start
+
+    def noted(self, prompt_ids, sampling, *rest):
+        asked.append(sampling)
+        return start(self, prompt_ids, sampling, *rest)
+
+    monkeypatch.setattr(TorchBackend, "start", noted)
+    command = ["bench", "random:tiny", "--backend", "torch", "--gpus", "0", "--prompt-tokens", "4", "--output-tokens", "3", "--runs", "1"]
+    command += ["--temperature", "0.2", "--top-k", "40", "--top-p", "0.95"]
+    assert main([*command, "--json", str(tmp_path / "report.json")]) == 0
+    assert "batch 1, temperature 0.2, top-k 40, top-p 0.95" in capsys.readouterr().out
+    assert json.loads((tmp_path / "report.json").read_text())["sampling"] == {"temperature": 0.2, "top_k": 40, "top_p": 0.95}
+    assert asked == [SamplingParams(temperature=0.2, top_k=40, top_p=0.95, seed=0, ignore_eos=True)] * 2
+    assert main([*command, "--profile"]) == 1
+    assert "of greedy decoding" in capsys.readouterr().err
 
 
 def test_bench_refuses_what_it_cannot_measure(tmp_path, capsys):
