@@ -172,23 +172,58 @@ def settle_some(v, p, left, guard, PACK: gl.constexpr):
     return run_asm(asm, constraints, (v, p.to(gl.int64), left, guard[0], guard[1], guard[2]), gl.float32, 1, PACK)[0]
 
 
+@gluon.constexpr_function
+def words_asm(tiles, stride):
+    """Load ``tiles`` 64-bit words, ``stride`` bytes apart, together, and again until none of the first ``use`` is all ones; the others are 0.
+
+    Inputs: address, use, abort address, limit, info.
+    """
+    address, use, abort, limit, info = range(tiles, tiles + 5)
+    clear = " ".join(f"mov.b64 ${t}, 0;" for t in range(tiles))
+    loads = "\n".join(f"@u{t} ld.relaxed.gpu.global.u64 ${t}, [${address}+{t * stride}];" for t in range(tiles))
+    check = "setp.ne.s64 q, $0, -1; " + " ".join(f"setp.ne.and.s64 q, ${t}, -1, q;" for t in range(1, tiles))
+    return f"""{{ .reg .pred q; .reg .b32 n, t; {_predicates(tiles, use, False)}
+    {clear} mov.u32 n, 0;
+    SPIN: {loads}
+    {check} @q bra DONE;
+    add.u32 n, n, 1; and.b32 t, n, 255; setp.ne.u32 q, t, 0; @q bra SPIN;
+    ld.relaxed.gpu.global.u32 t, [${abort}]; setp.ne.u32 q, t, 0; @q bra DONE;
+    setp.lt.u32 q, n, ${limit}; @q bra SPIN;
+    atom.relaxed.gpu.global.cas.b32 t, [${abort}], 0, ${info};
+    DONE: }}"""
+
+
 @gluon.jit
-def read_words(p, use, guard):
-    """p: pointers to 64-bit words. Waits until each is written (not all ones); 0 where not used."""
+def read_words(p, use, guard, N: gl.constexpr, STRIDE: gl.constexpr):
+    """N tiles of 64-bit words, STRIDE bytes apart. Waits until the first ``use`` of them are written (not all ones); the others are 0."""
+    asm: gl.constexpr = words_asm(N, STRIDE)
+    constraints: gl.constexpr = words_constraints(N)
+    return run_asm(asm, constraints, (p.to(gl.int64), use, guard[0], guard[1], guard[2]), gl.int64, N, 1)
+
+
+@gluon.constexpr_function
+def words_constraints(tiles):
+    return ",".join(["=&l"] * tiles + ["l", "r", "l", "r", "r"])
+
+
+@gluon.jit
+def read_total(p, arrivals, use, guard):
+    """p: pointers to 64-bit words that begin at all ones and to which each arrival adds 1 << 32 and a number. Waits until there were so many arrivals.
+    Returns the sums of the numbers; 0 where not used."""
     return gl.inline_asm_elementwise(
-        """{ .reg .pred q; .reg .b32 n, t;
-        mov.b64 $0, 0; setp.eq.s32 q, $2, 0; @q bra DONE;
+        """{ .reg .pred q; .reg .b32 n, t; .reg .b64 m, w;
+        mov.b64 w, 0; setp.eq.s32 q, $3, 0; @q bra DONE;
         mov.u32 n, 0;
-        SPIN: ld.relaxed.gpu.global.u64 $0, [$1];
-        setp.ne.s64 q, $0, -1; @q bra DONE;
+        SPIN: ld.relaxed.gpu.global.u64 w, [$1];
+        add.s64 w, w, 1; shr.s64 m, w, 32; cvt.u32.u64 t, m; setp.ge.s32 q, t, $2; @q bra DONE;
         add.u32 n, n, 1; and.b32 t, n, 255; setp.ne.u32 q, t, 0; @q bra SPIN;
-        ld.relaxed.gpu.global.u32 t, [$3]; setp.ne.u32 q, t, 0; @q bra DONE;
-        setp.lt.u32 q, n, $4; @q bra SPIN;
-        atom.relaxed.gpu.global.cas.b32 t, [$3], 0, $5;
-        DONE: }""",
-        "=&l,l,r,l,r,r",
-        [p.to(gl.int64), use, guard[0], guard[1], guard[2]],
-        dtype=gl.int64,
+        ld.relaxed.gpu.global.u32 t, [$4]; setp.ne.u32 q, t, 0; @q bra DONE;
+        setp.lt.u32 q, n, $5; @q bra SPIN;
+        atom.relaxed.gpu.global.cas.b32 t, [$4], 0, $6;
+        DONE: cvt.u32.u64 $0, w; }""",
+        "=r,l,r,r,l,r,r",
+        [p.to(gl.int64), arrivals, use, guard[0], guard[1], guard[2]],
+        dtype=gl.int32,
         is_pure=False,
         pack=1,
     )

@@ -66,6 +66,7 @@ from engine.kernel.gluon.sample import (
     draw,
     finish_launch,
     load_stop_ids,
+    own_logits,
     publish,
     read_best,
     read_stop,
@@ -1112,22 +1113,26 @@ def consumer(mem, token_bar, halts, act, lse, total, words, sums, picks, counter
         if C.ranks == 1:
             begin_step(counters)
             step += 1
+            if C.draws:
+                own = own_logits(C, logits, first, units, tok >> 30)
             guard = at_place(guard, AT_SAMPLE, C.layers, pid)
             wait_count(counters, step * C.ctas, guard)
         else:
             began = clock()
             begin_meeting(C, counters, away)
             step += 1
+            if C.draws:
+                own = own_logits(C, logits, first, units, tok >> 30)
             wait_everyone(C, counters, (tok + 1) * C.meetings, 0, peer_guard(guard, C.layers, pid))
             add_waited(counters, AGREEMENT, began)
         tw = now(C, pid)
         far = guard_of(C, guard, C.layers, pid)
-        top = read_best(words, tok, far, C)
+        top, bests = read_best(words, tok, far, C)
         token = token_of(top)
         if C.draws:
             if (temperature > 0.0) & (top < BAD):
                 token, step, rounds = draw(
-                    C, logits, first, units, top, ints, floats, sums, picks, counters, step, rounds, tok, pos + 1, pid, away, far
+                    C, xs[0], own, top, bests, ints, floats, sums, picks, counters, step, rounds, tok, pos + 1, pid, away, far
                 )
         state = state_of(top, token, tok, stop_ids, abort, max_tokens, C)
         t1 = now(C, pid)

@@ -90,7 +90,7 @@ class GluonPath:
             "total": 4 * plan.all_groups * plan.padded_hidden * 4,
             "words": 4 * (ctas + 1) * 8,
             "sums": 4 * ctas * 16 * 8,
-            "picks": 4 * ctas * 8,
+            "picks": 4 * plan.picks * 8,
             "parts": PARITIES * plan.parts * 4 if peers else 0,
         }
         types = {"act": self.dtype, "lse": torch.float32, "total": torch.float32, "parts": torch.float32}

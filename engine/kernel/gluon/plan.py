@@ -10,6 +10,7 @@ all CTAs together (one lane, or lanes whose sum is needed at once); in the later
 all its layers like a model of one lane.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,6 +23,7 @@ PARITIES = 8  # activation buffers of this many consecutive layers exist side by
 RESET_AHEAD = 2  # a writer clears the buffer of the layer that comes this many later
 MAX_SPLITS = 8  # of the positions of one KV head
 KV_ROWS = 64  # positions of one KV unit
+LISTED = 128  # candidates for a drawn token that all CTAs look at by themselves: one per thread
 SHARED_LIMIT = 232_448 - 5_120  # bytes; the rest is scratch of the compiler and barriers
 
 
@@ -265,6 +267,21 @@ class Plan:
         """Logits of one CTA, rounded up to a power of two (at least 128)."""
         pairs = -(-self.units_head // (2 * self.ctas))
         return max(128, 1 << (pairs * 2 * self.rows - 1).bit_length())
+
+    @property
+    def listed(self) -> int:
+        return LISTED
+
+    @property
+    def picks(self) -> int:
+        """Words with which CTAs agree on a drawn token: [CTAs] picks, [CTAs] masses, [ranks] totals, [ranks, LISTED] candidates."""
+        return (2 * self.ctas + 1 + LISTED) * self.ranks
+
+    @property
+    def shortlist(self) -> int:
+        """The highest k for which the values from the k-th best of the CTAs' best ones up, about -n log(1 - k/n) of n, nearly always fit a list."""
+        bests = min(self.ctas * self.ranks, 128)
+        return max(1, int(bests * (1 - math.exp(-0.75 * LISTED / bests))))
 
     @property
     def steps(self) -> int:

@@ -171,9 +171,9 @@ class Shared:
         return TYPES[self.data.dtype]
 
     def _reinterpret(self, kind, shape, layout):
-        tile = int(np.prod(shape[1:]))
-        count = min(shape[0], self.data.size // tile)  # a shape may name more tiles than there are, of which only the first are used
-        return Shared(self.data.reshape(-1)[: count * tile].reshape(count, *shape[1:]))
+        tile, values = int(np.prod(shape[1:])), self.data.reshape(-1).view(kind.numpy)
+        count = min(shape[0], values.size // tile)  # a shape may name more tiles than there are, of which only the first are used
+        return Shared(values[: count * tile].reshape(count, *shape[1:]))
 
     def index(self, i):
         i = int(i)
@@ -241,12 +241,12 @@ class Machine:
         for module in MODULES:
             self._translate(module)
 
-    def run(self, launches: list[tuple]) -> None:
-        """``launches``: (number of CTAs, arguments of ``kernel.decode``) of every rank. Raises Stuck."""
+    def run(self, launches: list[tuple], function=None) -> None:
+        """``launches``: (number of CTAs, arguments of ``function``, by default ``kernel.decode``) of every rank. Raises Stuck."""
         self.greenlets = []
         for rank, (ctas, arguments) in enumerate(launches):
             for pid in range(ctas):
-                self._spawn(rank, pid, self.decode, arguments)
+                self._spawn(rank, pid, function or self.decode, arguments)
         idle = 0
         while self.greenlets:
             others_wait = idle > 3 * len(self.greenlets)
@@ -344,8 +344,13 @@ class Machine:
     def settle_some(self, v, p, left, guard, PACK):
         return self._await(p, left, 1, 0, False)[0]
 
-    def read_words(self, p, use, guard):
-        return self._await(p, use, 1, 0, False)[0]
+    def read_words(self, p, use, guard, N, STRIDE):
+        return self._await(p, use, N, STRIDE, False)
+
+    def read_total(self, p, arrivals, use, guard):
+        used = np.broadcast_to(raw(use) != 0, p.shape)
+        self.wait(lambda: (self.memory.load(p)[used] + 1 >> 32 >= raw(arrivals)).all())
+        return Value(np.where(used, self.memory.load(p) + 1, 0).astype(np.int32))
 
     def _await(self, p: Value, use, tiles: int, stride: int, always: bool) -> tuple:
         """Values at p, p + stride bytes, ...: of the first ``use`` tiles, 0 elsewhere, once none is unwritten."""
@@ -461,6 +466,15 @@ class Machine:
             if memory.load(p) == expected:
                 memory.store(p, new)
 
+        def atomic_add(p, added, sem, scope):
+            found = memory.load(p)
+            memory.store(p, found + added.data)
+            return Value(found)
+
+        def associative_scan(x, axis, combine):
+            assert combine.__name__ == "add"
+            return Value(np.cumsum(x.data, axis, x.data.dtype))
+
         def allocate(kind, shape, layout):
             if isinstance(layout, str):
                 return Barriers(shape[0]) if len(shape) > 1 else Barrier()
@@ -484,7 +498,9 @@ class Machine:
 
         return types.SimpleNamespace(
             allocate_shared_memory=allocate,
+            associative_scan=associative_scan,
             arange=lambda start, end, layout=None: Value(np.arange(start, end, dtype=np.int32)),
+            atomic_add=atomic_add,
             atomic_cas=atomic_cas,
             broadcast=broadcast,
             constexpr=lambda x: x,
@@ -493,6 +509,7 @@ class Machine:
             join=lambda a, b: Value(np.stack([a.data, b.data], -1)),
             load=load,
             max=reduce(np.max),
+            min=reduce(np.min),
             permute=lambda x, order: Value(x.data.transpose(order)),
             program_id=lambda axis: Value(np.int32(greenlet.getcurrent().pid)),
             reshape=lambda x, shape: Value(x.data.reshape(shape)),
