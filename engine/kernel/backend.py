@@ -256,7 +256,7 @@ class MonokernelRun:
         self._logits = None
         self.gather_logits: Callable[[int], list[torch.Tensor]] = lambda index: []  # the other ranks' parts of a row of logits
         if sampling.logprobs is not None:
-            self._logits = torch.zeros(max_tokens, backend.portable.shape.vocab, dtype=torch.float32, device=backend.device)
+            self._logits = _room_for_logits(max_tokens, backend.portable.shape.vocab, backend.device)
         self._control.reset()
         backend.params.write(sampling, sampling.seed or 0, stop_ids, max_tokens, spin_limit)
         ids = backend._upload(prompt_ids)
@@ -349,6 +349,17 @@ class MonokernelRun:
             if time.monotonic() > deadline:
                 raise DeviceError(f"The kernel did not end within {seconds:.0f} s of being stopped.")
             time.sleep(0.0005)
+
+
+def _room_for_logits(rows: int, vocab: int, device: torch.device) -> torch.Tensor:
+    """Zeros [rows, vocab] float32. Raises InvalidRequest when they do not fit."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else host_free_bytes()
+    if rows * vocab * 4 > free:
+        raise InvalidRequest(
+            f"Log-probabilities of up to {rows:,} tokens take {rows * vocab * 4 / 1e9:,.1f} GB of memory, of which {free / 1e9:,.1f} GB are free; "
+            f"set max_tokens to at most {free // (vocab * 4):,}."
+        )
+    return torch.zeros(rows, vocab, dtype=torch.float32, device=device)
 
 
 def _times(value: float | None, count: int) -> float | None:
