@@ -356,8 +356,8 @@ def _room_for_logits(rows: int, vocab: int, device: torch.device) -> torch.Tenso
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else host_free_bytes()
     if rows * vocab * 4 > free:
         raise InvalidRequest(
-            f"Log-probabilities of up to {rows:,} tokens take {rows * vocab * 4 / 1e9:,.1f} GB of memory, of which {free / 1e9:,.1f} GB are free; "
-            f"set max_tokens to at most {free // (vocab * 4):,}."
+            f"Log-probabilities of up to {rows:,} tokens take {rows * vocab * 4 / 1e9:,.1f} GB of memory, "
+            f"of which {free / 1e9:,.1f} GB are free; set max_tokens to at most {free // (vocab * 4):,}."
         )
     return torch.zeros(rows, vocab, dtype=torch.float32, device=device)
 
