@@ -10,6 +10,7 @@ from engine.bench.scaling import H200, MI300X, predict, write_scaling_plot
 from engine.engine import EngineConfig
 from engine.errors import ModelError
 from engine.kernel.portable.path import shape_of
+from engine.request import SamplingParams
 from engine.shapes import SHAPES
 from engine.weights import Shard
 
@@ -69,12 +70,12 @@ def test_the_report_tells_waits_as_shares_of_a_token_and_link_traffic():
     assert "delayed 5.0 us (0.5%), present 10.0 us (1.0%), agreement 2.5 us (0.2%); 1.00 us a layer; 3.1 GB/s" in line
 
 
-def test_fewer_gpus_are_measured_with_the_same_lengths(tmp_path, monkeypatch, capsys):
-    asked, speeds = [], {4: 3000.0, 2: 1700.0, 1: 990.0}
+def test_fewer_gpus_are_measured_with_the_same_lengths_and_settings(tmp_path, monkeypatch, capsys):
+    asked, speeds, drawn = [], {4: 3000.0, 2: 1700.0, 1: 990.0}, {"temperature": 0.2, "top_k": 40, "top_p": 0.95}
 
-    def report_of(gpus, prompt_tokens=100, output_tokens=200, runs=3):
+    def report_of(gpus, prompt_tokens=100, output_tokens=200, runs=3, sampling=None):
         speed = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens, "runs": runs, "decode_tokens_per_s": speeds[gpus]}
-        return {"engine": {"gpus": gpus, "device": "NVIDIA H200"}, "speed": speed}
+        return {"engine": {"gpus": gpus, "device": "NVIDIA H200"}, "speed": speed, "sampling": drawn}
 
     def measured(config, *lengths):
         asked.append((config.gpus, config.dtype, *lengths))
@@ -83,6 +84,7 @@ def test_fewer_gpus_are_measured_with_the_same_lengths(tmp_path, monkeypatch, ca
     monkeypatch.setattr(benchmark, "benchmark", measured)
     config = EngineConfig("random:laneformer-2b", gpus=4, dtype="float16")
     benchmark.scale(config, report_of(4), tmp_path / "scaling.svg")
-    assert asked == [(1, "float16", 100, 200, 3), (2, "float16", 100, 200, 3)]
+    settings = ("float16", 100, 200, 3, SamplingParams(**drawn))
+    assert asked == [(1, *settings), (2, *settings)]
     assert capsys.readouterr().out.splitlines()[-1] == "scaling        4 GPUs are 1.76 x 2"
     assert "measured: 1: 990, 2: 1,700, 4: 3,000" in (tmp_path / "scaling.svg").read_text()
