@@ -516,13 +516,44 @@ def query_tiles(C: gl.constexpr, xs, kv, T: gl.constexpr):
 
 
 @gluon.jit
+def attend_all(mem, model, lse, counters, a, n, ahead, at, step, layer, pos, pid, guard, trace, T: gl.constexpr, C: gl.constexpr):
+    """Attention of a layer by all CTAs, a (KV head, split) each. a, ahead: activations of running layer n and the distance to those to clear. Returns at, step."""
+    ring, kv, xs, full, empty, warps = mem
+    norms, bias, angles, kcache, vcache = model
+    Q: gl.constexpr = C.common
+    H: gl.constexpr = C.head_size
+    t0 = now(C, pid)
+    guard = at_place(guard, AT_ATTENTION, layer, pid)
+    begin_step(counters)
+    step += 1
+    head = pid // Q.splits
+    split = pid % Q.splits
+    ratio: gl.constexpr = Q.heads // Q.kv_heads
+    qkv = a + C.at_qkv
+    new = (qkv + (Q.heads + head) * H, qkv + (Q.heads + Q.kv_heads + head) * H)
+    row = ((layer * C.kv_heads + head).to(gl.int64) * C.context + pos) * H
+    out = head * ratio * Q.splits + split
+    logs = lse + (n & (PARITIES - 1)) * C.lse
+    part = a + C.at_part + out * H
+    active = head < Q.kv_heads
+    prepare(C, kv, full, at, layer, pos, split, active, part, logs + out, ahead, clear_distance(n, C.lse), ratio, Q.splits)
+    if active:
+        wait_count(counters, step * Q.ctas - Q.early(Q.units_qkv, C.early), guard)
+    t1 = now(C, pid)
+    qs = query_tiles(C, xs, kv, T)
+    at = attend(C, kv, full, empty, qs, step >> 30, at, layer, pos, split, active, qkv + head * (ratio * H), new, (kcache + row, vcache + row),
+                angles, part, logs + out, guard, ratio, Q.splits)  # fmt: skip
+    record(trace, pid, layer * 5 + 1, t0, t1, t1, C)
+    return at, step
+
+
+@gluon.jit
 def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, guard, trace, T: gl.constexpr, C: gl.constexpr):
     """One layer computed by all CTAs. h: tiles of the hidden state without the last layer's W2. w: its attention norm. Returns h, the next layer's w, at, step, bad."""
     ring, kv, xs, full, empty, warps = mem
     act, lse, counters, unused, shared, away = buf
     norms, bias, angles, kcache, vcache = model
     Q: gl.constexpr = C.common
-    H: gl.constexpr = C.head_size
     n = tok * C.layers + layer
     a = at_layer(act, n, C)
     ahead = clear_distance(n, C.act)
@@ -561,28 +592,8 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     record(trace, pid, layer * 5, t0, tw, t1, C)
     # attention
     w = load_tiles(norms + (2 * layer + 1) * C.padded_hidden + xo, C.boxes)
-    t0 = now(C, pid)
-    guard = at_place(guard, AT_ATTENTION, layer, pid)
-    begin_step(counters)
-    step += 1
-    head = pid // Q.splits
-    split = pid % Q.splits
-    ratio: gl.constexpr = Q.heads // Q.kv_heads
-    qkv = a + C.at_qkv
-    new = (qkv + (Q.heads + head) * H, qkv + (Q.heads + Q.kv_heads + head) * H)
-    row = ((layer * C.kv_heads + head).to(gl.int64) * C.context + pos) * H
-    out = head * ratio * Q.splits + split
+    at, step = attend_all(mem, model, lse, counters, a, n, ahead, at, step, layer, pos, pid, guard, trace, T, C)
     logs = lse + (n & (PARITIES - 1)) * C.lse
-    part = a + C.at_part + out * H
-    active = head < Q.kv_heads
-    prepare(C, kv, full, at, layer, pos, split, active, part, logs + out, ahead, clear_distance(n, C.lse), ratio, Q.splits)
-    if active:
-        wait_count(counters, step * Q.ctas - Q.early(Q.units_qkv, C.early), guard)
-    t1 = now(C, pid)
-    qs = query_tiles(C, xs, kv, T)
-    at = attend(C, kv, full, empty, qs, step >> 30, at, layer, pos, split, active, qkv + head * (ratio * H), new, (kcache + row, vcache + row),
-                angles, part, logs + out, guard, ratio, Q.splits)  # fmt: skip
-    record(trace, pid, layer * 5 + 1, t0, t1, t1, C)
     # output projection
     t0 = now(C, pid)
     guard = at_place(guard, AT_O, layer, pid)
@@ -852,7 +863,6 @@ def chain_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, 
     act, lse, counters, unused, parts, away = buf
     norms, bias, angles, kcache, vcache = model
     Q: gl.constexpr = C.common
-    H: gl.constexpr = C.head_size
     n = tok * C.layers + layer
     a = at_layer(act, n, C)
     ahead = clear_distance(n, C.act)
@@ -875,26 +885,8 @@ def chain_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, 
     record(trace, pid, layer * 5, t0, tw, t1, C)
     # attention
     w = load_tiles(norms + (2 * layer + 1) * C.padded_hidden + xo, C.boxes)
-    t0 = now(C, pid)
-    guard = at_place(guard, AT_ATTENTION, layer, pid)
-    begin_step(counters)
-    step += 1
-    head = pid // Q.splits
-    split = pid % Q.splits
-    ratio: gl.constexpr = Q.heads // Q.kv_heads
-    qkv = a + C.at_qkv
-    new = (qkv + (Q.heads + head) * H, qkv + (Q.heads + Q.kv_heads + head) * H)
-    row = ((layer * C.kv_heads + head).to(gl.int64) * C.context + pos) * H
-    out = head * ratio * Q.splits + split
+    at, step = attend_all(mem, model, lse, counters, a, n, ahead, at, step, layer, pos, pid, guard, trace, T, C)
     logs = lse + (n & (PARITIES - 1)) * C.lse
-    part = a + C.at_part + out * H
-    active = head < Q.kv_heads
-    prepare(C, kv, full, at, layer, pos, split, active, part, logs + out, ahead, clear_distance(n, C.lse), ratio, Q.splits)
-    if active:
-        wait_count(counters, step * Q.ctas - Q.early(Q.units_qkv, C.early), guard)
-    at = attend(C, kv, full, empty, query_tiles(C, xs, kv, T), step >> 30, at, layer, pos, split, active, qkv + head * (ratio * H), new,
-                (kcache + row, vcache + row), angles, part, logs + out, guard, ratio, Q.splits)  # fmt: skip
-    record(trace, pid, layer * 5 + 1, t0, t0, t0, C)
     # output projection
     t0 = now(C, pid)
     guard = at_place(guard, AT_O, layer, pid)
