@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from engine.errors import InvalidRequest
 from engine.request import SamplingParams
 
 
@@ -75,3 +76,11 @@ class Backend(Protocol):
         """[T, V] float32 logits of a prompt, on the CPU, for checks against other implementations."""
 
     def close(self) -> None: ...
+
+
+def check_ids(ids: list[int], context_tokens: int, vocab_size: int) -> None:
+    """Raises InvalidRequest unless there are 1 to ``context_tokens`` ids, all in the vocabulary."""
+    if not 1 <= len(ids) <= context_tokens:
+        raise InvalidRequest(f"A prompt must have 1 to {context_tokens:,} tokens; got {len(ids):,}.")
+    if not 0 <= min(ids) <= max(ids) < vocab_size:
+        raise InvalidRequest(f"Token ids lie between 0 and {vocab_size - 1:,}; got {min(ids)} to {max(ids)}.")

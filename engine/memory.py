@@ -1,10 +1,14 @@
-"""How much memory is free, and the context that fits into it. Imports no torch."""
+"""How much memory is free, and the context that fits into it. Imports torch only to ask a GPU."""
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine.config import ModelConfig
 from engine.errors import DeviceError
+
+if TYPE_CHECKING:
+    import torch
 
 SHARE = 0.5  # of the memory that is free once the weights are loaded; the rest is for activations and for others
 
@@ -14,6 +18,15 @@ def host_free_bytes() -> int:
     import psutil  # not needed where the model is on a GPU
 
     return min(psutil.virtual_memory().available, _group_free_bytes(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")))
+
+
+def free_bytes(device: "torch.device") -> int:
+    """What may still be taken: of a GPU's memory, or of the host's."""
+    if device.type != "cuda":
+        return host_free_bytes()
+    import torch
+
+    return torch.cuda.mem_get_info(device)[0]
 
 
 def _group_free_bytes(membership: Path, root: Path) -> float:

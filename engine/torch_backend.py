@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from engine import sampling as sampler
-from engine.backend import EngineInfo, Token
+from engine.backend import EngineInfo, Token, check_ids
 from engine.config import ModelConfig
 from engine.errors import DeviceError, InvalidRequest, NumericalError
 from engine.hardware import driver
 from engine.loading import load_config, load_weights, pick_dtype
-from engine.memory import fit_context, host_free_bytes
+from engine.memory import fit_context, free_bytes
 from engine.models import resolve
 from engine.request import Progress, SamplingParams
 from engine.torch_model import LaneModel, OneLaneModel
@@ -43,8 +43,7 @@ class TorchBackend:
         chosen = _dtype(dtype, config, device)
         weights = load_weights(source, config, dtype=chosen, device=device, on_progress=report)
         self.eos_ids, self._vocab_size = frozenset(config.eos_ids), config.vocab_size
-        free = torch.cuda.mem_get_info(device)[0] if on_gpu else host_free_bytes()
-        self._context = fit_context(config, context_tokens, _position_bytes(config), free)
+        self._context = fit_context(config, context_tokens, _position_bytes(config), free_bytes(device))
         self._model = (OneLaneModel if config.n_lanes == 1 else LaneModel)(config, weights, self._context)
         del weights
         _return_freed_memory()
@@ -59,7 +58,7 @@ class TorchBackend:
     @torch.inference_mode()
     def logits(self, ids: list[int]) -> Tensor:
         """See Backend. Raises InvalidRequest unless there are 1 to context_tokens ids, all in the vocabulary."""
-        self._check_ids(ids)
+        check_ids(ids, self._context, self._vocab_size)
         self._model.reset()
         chunks = []
         while self._model.length < len(ids):
@@ -69,12 +68,6 @@ class TorchBackend:
 
     def close(self) -> None:
         self._model = None
-
-    def _check_ids(self, ids: list[int]) -> None:
-        if not 1 <= len(ids) <= self._context:
-            raise InvalidRequest(f"A prompt must have 1 to {self._context:,} tokens; got {len(ids):,}.")
-        if not 0 <= min(ids) <= max(ids) < self._vocab_size:
-            raise InvalidRequest(f"Token ids lie between 0 and {self._vocab_size - 1:,}; got {min(ids)} to {max(ids)}.")
 
     def _warm_up(self) -> None:
         self.logits([0] * min(8, self._context))

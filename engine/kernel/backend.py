@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from engine import sampling as sampler
-from engine.backend import EngineInfo, Token
+from engine.backend import EngineInfo, Token, check_ids
 from engine.errors import DeviceError, InvalidRequest, ModelError
 from engine.hardware import datasheet_bytes_per_s, driver
 from engine.kernel.cache import KVCache
@@ -18,7 +18,7 @@ from engine.kernel.path import KernelPath
 from engine.kernel.peers import Peers
 from engine.kernel.portable.path import PortablePath
 from engine.loading import load_config, load_weights, pick_dtype
-from engine.memory import fit_context, host_free_bytes
+from engine.memory import fit_context, free_bytes, host_free_bytes
 from engine.models import resolve
 from engine.request import Progress, SamplingParams
 from engine.weights import Shard
@@ -133,10 +133,7 @@ class MonokernelBackend:
         return self.path if sampling.logprobs is None else self.portable
 
     def _check_ids(self, ids: list[int]) -> None:
-        if not 1 <= len(ids) <= self.context_tokens:
-            raise InvalidRequest(f"A prompt must have 1 to {self.context_tokens:,} tokens; got {len(ids):,}.")
-        if not 0 <= min(ids) <= max(ids) < self.config.vocab_size:
-            raise InvalidRequest(f"Token ids lie between 0 and {self.config.vocab_size - 1:,}; got {min(ids)} to {max(ids)}.")
+        check_ids(ids, self.context_tokens, self.config.vocab_size)
 
     def _upload(self, ids: list[int]) -> torch.Tensor:
         self._ids[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
@@ -353,7 +350,7 @@ class MonokernelRun:
 
 def _room_for_logits(rows: int, vocab: int, device: torch.device) -> torch.Tensor:
     """Zeros [rows, vocab] float32. Raises InvalidRequest when they do not fit."""
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else host_free_bytes()
+    free = free_bytes(device)
     if rows * vocab * 4 > free:
         raise InvalidRequest(
             f"Log-probabilities of up to {rows:,} tokens take {rows * vocab * 4 / 1e9:,.1f} GB of memory, "

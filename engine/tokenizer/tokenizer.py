@@ -75,9 +75,7 @@ class Tokenizer:
 
     def chat_text(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The conversation as the template writes it, before tokenisation."""
-        if self._template is None:
-            raise InvalidRequest("This model has no chat template; send a plain prompt instead.")
-        return self._template.render(messages, add_generation_prompt)
+        return self._chat_template().render(messages, add_generation_prompt)
 
     def decode(self, ids: list[int], *, skip_special: bool = False) -> str:
         """All of ``ids`` at once."""
@@ -96,14 +94,18 @@ class Tokenizer:
         """What a token stands for; b"" outside the vocabulary."""
         return (self._all_bytes[token_id] if 0 <= token_id < self.vocab_size else None) or b""
 
-    def _escaped_chat(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+    def _chat_template(self) -> ChatTemplate:
         if self._template is None:
             raise InvalidRequest("This model has no chat template; send a plain prompt instead.")
+        return self._template
+
+    def _escaped_chat(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        template = self._chat_template()
         for message in messages:
             if message.get("role") not in ROLES:
                 raise InvalidRequest(f"A message's role must be system, user or assistant; got {message.get('role')!r}.")
         escaped = [{"role": m["role"], "content": self._escape(m["content"])} for m in messages]
-        return self._template.render(escaped, add_generation_prompt)
+        return template.render(escaped, add_generation_prompt)
 
     def _escape(self, text: str) -> str:
         return self._markup.sub(rf"\1{BREAK}", text) if self._markup else text
