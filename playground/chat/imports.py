@@ -10,7 +10,7 @@ from django.utils import timezone
 from ninja import Router, Status
 from pydantic import BaseModel, Field
 
-from playground.chat import selectors, services
+from playground.chat import services
 from playground.chat.models import Conversation, Message
 from playground.config import config
 from playground.exceptions import InvalidParameter
@@ -56,7 +56,7 @@ def conversation_import(*, owner: Owner, body: ConversationImport) -> Conversati
     if size > config.max_message_bytes:
         raise InvalidParameter(f"This chat has {size / 1e6:.1f} MB of text; the limit is {config.max_message_bytes / 1e6:.0f} MB.")
     if body.conversation_id:
-        conversation = selectors.conversation_get(owner=owner, conversation_id=body.conversation_id)
+        conversation = services.conversation_held(owner=owner, conversation_id=body.conversation_id)
     else:
         conversation = services.conversation_create(owner=owner, title=body.title or services.title_from(body.messages[0].content))
     _store(conversation, body.messages)

@@ -38,12 +38,23 @@ def conversation_rename(*, conversation: Conversation, title: str) -> None:
     conversation.save(update_fields=["title"])
 
 
+def conversation_held(*, owner: Owner, conversation_id: UUID) -> Conversation:
+    """To add to it: nobody deletes it before the transaction ends. Raises NotFound, also when it is somebody else's."""
+    conversation = Conversation.objects.owned_by(owner).select_for_update().filter(pk=conversation_id).first()
+    if conversation is None:
+        raise NotFound("There is no such conversation.")
+    return conversation
+
+
 def conversation_delete(*, conversation: Conversation) -> None:
     """Stops what still runs in it. Generations stay for the accounts, without their texts."""
     for generation in conversation.generations.active():
         generation_cancel(generation=generation)
-    conversation.generations.update(request={}, system_prompt="")
-    conversation.delete()
+    with transaction.atomic():  # locks in the order of ``generation_finish``; nothing comes into the conversation once it is held
+        list(conversation.generations.select_for_update().values_list("pk"))
+        Conversation.objects.select_for_update().filter(pk=conversation.pk).first()
+        conversation.generations.update(request={}, system_prompt="")
+        conversation.delete()
 
 
 def conversations_delete(*, owner: Owner) -> None:
@@ -203,9 +214,7 @@ def _hang_into_tree(
     if conversation_id is None:
         conversation = conversation_create(owner=owner, title=title_from(text))
     else:
-        conversation = Conversation.objects.owned_by(owner).filter(pk=conversation_id).first()
-        if conversation is None:
-            raise NotFound("There is no such conversation.")
+        conversation = conversation_held(owner=owner, conversation_id=conversation_id)
     if user_message_id is not None:
         asked = _message_of(conversation, user_message_id)
         if asked.role != Message.Role.USER:

@@ -1,5 +1,6 @@
 """Writes and reads of chats and generations, with a real database and Redis and no worker."""
 
+import threading
 import time
 from datetime import timedelta
 from uuid import uuid4
@@ -149,6 +150,38 @@ def test_deleting_a_conversation_stops_it_and_keeps_the_account_of_it(services, 
     assert generation.request == {} and generation.system_prompt == "" and generation.prompt_tokens > 0
     assert not Conversation.objects.exists() and not Message.objects.exists()
     assert streams.queue_length() == 0
+
+
+def test_a_request_that_comes_while_its_conversation_is_deleted_finds_none(services, owner, monkeypatch):
+    """The request comes after the deletion has looked for messages; it waits for the deletion, and neither fails over the other."""
+    from django.db import connection
+    from django.db.models.deletion import Collector
+
+    from playground.chat.models import Conversation, Message
+    from playground.exceptions import NotFound
+
+    conversation = ask(services, owner).conversation
+    collect, ended = Collector.collect, []
+
+    def come() -> None:
+        try:
+            ended.append(ask(services, owner, "More", conversation_id=conversation.pk))
+        except Exception as error:
+            ended.append(error)
+        connection.close()
+
+    def look_then_wait(self, found, *args, **kwargs) -> None:
+        collect(self, found, *args, **kwargs)
+        if getattr(found, "model", type(found[0])) is Conversation:
+            thread.start()
+            thread.join(1)
+
+    thread = threading.Thread(target=come)
+    monkeypatch.setattr(Collector, "collect", look_then_wait)
+    services.conversation_delete(conversation=conversation)
+    thread.join(20)
+    assert [type(end) for end in ended] == [NotFound]
+    assert not Conversation.objects.exists() and not Message.objects.exists()
 
 
 def test_conversations_are_listed_newest_first_found_by_text_and_paged(services, owner):
