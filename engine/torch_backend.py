@@ -171,12 +171,13 @@ def _dtype(name: str, config: ModelConfig, device: torch.device) -> torch.dtype:
 
 def _info(model: str, title: str, config: ModelConfig, context: int, device: torch.device, dtype: torch.dtype) -> EngineInfo:
     on_gpu = device.type == "cuda"
+    threads = torch.get_num_threads()
     return EngineInfo(
         model=model,
         title=title,
         architecture=config.architecture,
         backend="torch",
-        device=torch.cuda.get_device_name(device) if on_gpu else f"CPU, {torch.get_num_threads()} threads",
+        device=torch.cuda.get_device_name(device) if on_gpu else f"CPU, {threads} thread{'s' * (threads != 1)}",
         gpus=1 if on_gpu else 0,
         dtype=str(dtype).removeprefix("torch."),
         parameters=config.parameters,

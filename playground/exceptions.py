@@ -102,7 +102,7 @@ class QueueFull(PlaygroundError):
 
 
 class TooManyRequests(PlaygroundError):
-    """A rate limit or quota (``limited``: requests, tokens or concurrent); the message says when it is free again."""
+    """A rate limit or quota (``limited``: requests, tokens, concurrent, copies or keys); the message says when it is free again."""
 
     code = "rate_limited"
     status = 429

@@ -86,8 +86,12 @@ def check_can_store(owner: Owner) -> None:
     if owner.address:
         counted.append((f"address:{owner.address}", COPIES_PER_MINUTE * VISITORS_PER_ADDRESS, "visitors of one network address"))
     for key, limit, name in counted:
-        if not _storage().acquire_entry(f"{key}:copies", limit, MINUTE):
-            raise TooManyRequests(f"{limit:,} copies of chats a minute are the limit for {name}.", MINUTE)
+        at = f"{key}:copies"
+        if not _storage().acquire_entry(at, limit, MINUTE):
+            oldest, _ = _storage().get_moving_window(at, limit, MINUTE)
+            wait_s = max(0.0, oldest + MINUTE - time.time())
+            message = f"{limit:,} copies of chats a minute are the limit for {name}. Free again in {_shown(wait_s)}."
+            raise TooManyRequests(message, wait_s, "copies", span="minute", limit=limit)
 
 
 def release(owner: Owner, generation_ids: Iterable[UUID], api_key: "ApiKey | None" = None) -> None:

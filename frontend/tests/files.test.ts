@@ -54,8 +54,20 @@ describe("export and import", () => {
     expect(fromMarkdown(toMarkdown(stored).replaceAll("\n", "\r\n")).messages[0]?.content).toBe(forged);
   });
 
-  it.each(["null", "[]", "7", '{"messages":[null]}', '{"messages":[{"content":7}]}', '{"messages":{}}'])("says that %s is no chat", (text) => {
-    expect(() => readImport("x.json", text)).toThrow(expect.objectContaining({ code: "import_invalid" }));
+  it.each(["null", "[]", "7", '{"messages":[null]}', '{"messages":[{"content":7}]}', '{"messages":{}}'])("says that %s is no chat", async (text) => {
+    await expect(readImport(new File([text], "x.json"))).rejects.toThrow(expect.objectContaining({ code: "import_invalid" }));
+  });
+
+  it("says that a file which has gone cannot be read", async () => {
+    const gone = Object.assign(new File([], "gone.json"), { text: () => Promise.reject(new DOMException("gone", "NotReadableError")) });
+    await expect(readImport(gone)).rejects.toThrow("gone.json cannot be read.");
+  });
+
+  it("takes ids that are numbers, and the beginning of a title that is too long", async () => {
+    const messages = [{ id: 1, parent_id: null, role: "user", content: "a" }, { id: 2, parent_id: 1, role: "assistant", content: "b" }];
+    const chat = await readImport(new File([JSON.stringify({ title: "😀".repeat(201), messages })], "x.json"));
+    expect(chat.title).toBe("😀".repeat(200));
+    expect(chat.messages.map((one) => [one.id, one.parent_id])).toEqual([["1", null], ["2", "1"]]);
   });
 
   it("sends a long chat in parts that the server takes, all of it and in order", () => {
@@ -82,6 +94,45 @@ describe("export and import", () => {
     await expect(importChat({ title: "", messages }, Infinity, (done) => heard.push(done))).rejects.toThrow("no");
     expect(called).toEqual(["POST /api/conversations/import", "POST /api/conversations/import", "DELETE /api/conversations/7"]);
     expect(heard).toEqual([1000]);
+    vi.unstubAllGlobals();
+  });
+
+  it("waits where the limit of copies a minute is reached, and then goes on", async () => {
+    vi.useFakeTimers();
+    const answers: [number, unknown][] = [
+      [201, { id: "7" }],
+      [429, { code: "rate_limited", message: "", details: { limited: "copies", span: "minute", limit: 1, retry_after_s: 1.4 } }],
+      [201, { id: "7" }],
+    ];
+    const called: string[] = [];
+    vi.stubGlobal("fetch", (path: string, init: RequestInit) => {
+      called.push(`${init.method} ${path}`);
+      const [status, body] = answers.shift()!;
+      return Promise.resolve(new Response(JSON.stringify(body), { status }));
+    });
+    const messages = Array.from({ length: 1001 }, (_, n) => ({ id: String(n), parent_id: null, role: "user", content: "x" }));
+    const heard: [number, number][] = [];
+    const done = importChat({ title: "", messages }, Infinity, (...words) => heard.push(words));
+    await vi.advanceTimersByTimeAsync(1900);
+    expect(called.length).toBe(2);
+    await vi.advanceTimersByTimeAsync(200);
+    expect(await done).toBe("7");
+    expect(heard).toEqual([[1000, 0], [1000, 2], [1000, 1]]);
+    vi.unstubAllGlobals();
+    vi.useRealTimers();
+  });
+
+  it("takes back what is there when the page is left in the middle", async () => {
+    const called: string[] = [];
+    vi.stubGlobal("fetch", (path: string, init: RequestInit) => {
+      called.push(`${init.method} ${path}`);
+      if (called.length === 2) dispatchEvent(new Event("pagehide"));
+      return Promise.resolve(new Response('{"id": "7"}', { status: 201 }));
+    });
+    const messages = Array.from({ length: 1001 }, (_, n) => ({ id: String(n), parent_id: null, role: "user", content: "x" }));
+    await importChat({ title: "", messages }, Infinity, () => undefined);
+    dispatchEvent(new Event("pagehide")); // all of it is there: it stays
+    expect(called).toEqual(["POST /api/conversations/import", "POST /api/conversations/import", "DELETE /api/conversations/7"]);
     vi.unstubAllGlobals();
   });
 });

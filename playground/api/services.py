@@ -38,7 +38,7 @@ def key_create(
 ) -> tuple[ApiKey, str]:
     """A new key and its secret, which is stored nowhere. Raises TooManyRequests over MAX_LIVE_KEYS."""
     if ApiKey.objects.filter(user=user).live().count() >= MAX_LIVE_KEYS:
-        raise TooManyRequests(f"{MAX_LIVE_KEYS} keys are the limit. Revoke one first.")
+        raise TooManyRequests(f"{MAX_LIVE_KEYS} keys are the limit. Revoke one first.", limited="keys", limit=MAX_LIVE_KEYS)
     secret = PREFIX + secrets.token_urlsafe(32)
     key = ApiKey.objects.create(
         user=user,

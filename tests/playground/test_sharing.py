@@ -285,7 +285,10 @@ def test_copies_of_chats_have_a_limit_a_minute(empty_redis, owner, monkeypatch) 
     link, viewer = share(browser(owner), chat(owner)), browser(visitor())
     fork = lambda client: client.post(f"/api/links/fork/{link['url'][3:]}", content_type="application/json")  # noqa: E731
     assert [fork(viewer).status_code for _ in range(3)] == [201, 201, 429]
-    assert "2 copies of chats a minute" in fork(viewer).json()["message"]
+    refused = fork(viewer).json()
+    assert refused["message"].startswith("2 copies of chats a minute are the limit for a visitor. Free again in ")
+    assert refused["details"] | {"retry_after_s": 0} == {"limited": "copies", "span": "minute", "limit": 2, "retry_after_s": 0}
+    assert 50 < refused["details"]["retry_after_s"] <= 60
     assert fork(browser(visitor())).status_code == 201
 
 

@@ -12,6 +12,11 @@ export class ApiError extends Error {
   }
 }
 
+/** JSON of what people typed or pasted. Databases hold no NUL, and half a surrogate pair is no text: both become U+FFFD. */
+export function toJson(value: unknown): string {
+  return JSON.stringify(value, (_key, part: unknown) => (typeof part === "string" ? part.replace(/[\0\p{Surrogate}]/gu, "\uFFFD") : part));
+}
+
 function csrfToken(): string {
   const cookie = document.cookie.split("; ").find((part) => part.startsWith("csrftoken="));
   if (cookie) return decodeURIComponent(cookie.slice("csrftoken=".length));
@@ -25,7 +30,7 @@ export async function call<T>(method: string, path: string, body?: unknown): Pro
   let response: Response;
   try {
     const init: RequestInit = { method, headers, credentials: "same-origin" };
-    if (body !== undefined) init.body = JSON.stringify(body);
+    if (body !== undefined) init.body = toJson(body);
     init.keepalive = method === "DELETE"; // what could be undone is done when the page goes away
     response = await fetch(path, init);
   } catch {

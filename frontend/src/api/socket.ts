@@ -1,3 +1,4 @@
+import { toJson } from "./http";
 import type { AcceptedFrame, ClientFrame, ErrorFrame, GenerateFrame, GenerationFrame, ServerFrame } from "./types";
 
 export type Link = "connected" | "reconnecting" | "offline";
@@ -105,7 +106,7 @@ export class PlaygroundSocket {
 
   private send(frame: ClientFrame): boolean {
     if (!this.connected) return false;
-    this.socket?.send(JSON.stringify(frame));
+    this.socket?.send(toJson(frame));
     return true;
   }
 

@@ -94,6 +94,8 @@ export const en = {
   import_not_json: "This file is not valid JSON.",
   import_not_ours: "This file is no exported chat: it has no list of messages.",
   import_progress: "Importing: {done} of {total} messages",
+  import_unread: "{name} cannot be read.",
+  import_waits: "Importing: {done} of {total} messages. Goes on in {s} s.",
   jump_end: "Jump to the end",
   key_enter: "Enter",
   key_esc: "Esc",

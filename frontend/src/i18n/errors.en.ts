@@ -18,6 +18,8 @@ export const errors = {
   "error.rate_limited.tokens.minute": "{limit} tokens a minute are the limit.",
   "error.rate_limited.tokens.day": "Today's {limit} tokens are used.",
   "error.rate_limited.concurrent": "{limit} answers at once are the limit. Stop one, or wait for its end.",
+  "error.rate_limited.copies.minute": "{limit} copies of chats a minute are the limit.",
+  "error.rate_limited.keys": "{limit} keys are the limit. Revoke one first.",
   "error.unavailable": "The server's storage or queue does not answer. Nothing was sent; try again.",
   "error.sign_in_required": "This site is for signed-in users. Sign in first.",
   "error.engine_stopped": "The engine went away. {n} token kept.|The engine went away. {n} tokens kept.",

@@ -14,6 +14,8 @@ export const errors = {
   "error.rate_limited.tokens.minute": "La limite est de {limit} jetons par minute.",
   "error.rate_limited.tokens.day": "Les {limit} jetons du jour sont utilisés.",
   "error.rate_limited.concurrent": "La limite est de {limit} réponses à la fois. Arrêtez-en une, ou attendez sa fin.",
+  "error.rate_limited.copies.minute": "La limite est de {limit} copies de discussions par minute.",
+  "error.rate_limited.keys": "La limite est de {limit} clés. Révoquez-en une d’abord.",
   "error.unavailable": "Le stockage ou la file du serveur ne répond pas. Rien n’a été envoyé ; réessayez.",
   "error.sign_in_required": "Ce site est réservé aux personnes connectées. Connectez-vous d’abord.",
   "error.engine_stopped": "Le moteur est parti. {n} jeton gardé.|Le moteur est parti. {n} jetons gardés.",

@@ -1,3 +1,4 @@
+import { ApiError } from "../api/http";
 import type { ErrorBody } from "../api/types";
 import { t } from ".";
 
@@ -12,6 +13,13 @@ export function errorText(error: ErrorBody, tokens = 0): string {
   const values = { n: tokens, message: error.message, ...details };
   const text = t(key, values);
   return text === key || /\{\w+\}/.test(text) ? t("error.error", values) : text;
+}
+
+/** What was thrown by a call of the server, or by anything else, in words that may stand alone. */
+export function wordsOf(error: unknown): string {
+  if (!(error instanceof ApiError)) return error instanceof Error ? error.message : String(error);
+  const { span, retry_after_s } = error.details ?? {};
+  return span ? `${errorText(error)} ${freeAgain(Math.ceil(Number(retry_after_s)))}` : errorText(error);
 }
 
 /** Until when an error holds, in words: "Free again in 12 s." */

@@ -96,6 +96,8 @@ export const fr: Record<Key, string> = {
   import_not_json: "Ce fichier n'est pas du JSON valide.",
   import_not_ours: "Ce fichier n'est pas une discussion exportée : il n'a pas de liste de messages.",
   import_progress: "Importation : {done} messages sur {total}",
+  import_unread: "{name} ne peut pas être lu.",
+  import_waits: "Importation : {done} messages sur {total}. Suite dans {s} s.",
   jump_end: "Aller à la fin",
   key_enter: "Entrée",
   key_esc: "Échap",

@@ -1,8 +1,8 @@
-import { api, ApiError } from "../api/http";
+import { api } from "../api/http";
 import { PlaygroundSocket } from "../api/socket";
 import type { AcceptedFrame, Boot, ErrorFrame, GenerateFrame, Params } from "../api/types";
 import { t } from "../i18n";
-import { errorText } from "../i18n/errors";
+import { errorText, wordsOf } from "../i18n/errors";
 import { button, h, randomId } from "../shell/dom";
 import { Frame } from "../shell/frame";
 import { galleryPrompts, openGallery } from "../shell/gallery";
@@ -146,7 +146,7 @@ export class Race {
       () => (this.starting = false),
       (error: unknown) => {
         this.starting = false;
-        this.showError(error instanceof ApiError ? errorText(error) : String(error));
+        this.showError(wordsOf(error));
       },
     );
   }

@@ -7,7 +7,7 @@ import { LogView } from "../chat/log";
 import { Instrument } from "../instrument/instrument";
 import { openCodeDialog } from "../codegen/dialog";
 import { num, seconds, t } from "../i18n";
-import { errorText, freeAgain } from "../i18n/errors";
+import { errorText, freeAgain, wordsOf } from "../i18n/errors";
 import { Conversation, promptMessages, type Message } from "../store/conversation";
 import { Generation } from "../store/generation";
 import { drafts, lastRate, SettingsStore } from "../store/settings";
@@ -806,22 +806,25 @@ export class Playground {
       const file = input.files?.[0];
       input.remove();
       if (!file) return;
-      void file.text().then(async (text) => {
-        const progress = ongoing();
-        try {
-          const chat = readImport(file.name, text);
-          const total = chat.messages.length;
-          const id = await importChat(chat, this.boot.limits["message_bytes"] ?? Infinity, (done) => progress.say(t("import_progress", { done, total })));
-          await this.openConversation(id);
-          void this.history.refresh();
-        } catch (error) {
-          this.historyDrawer?.close();
-          this.showError(wordsOf(error), "import_failed");
-        }
-        progress.end();
-      });
+      void this.importChat(file);
     });
     input.click();
+  }
+
+  private async importChat(file: File): Promise<void> {
+    const progress = ongoing();
+    try {
+      const chat = await readImport(file);
+      const total = chat.messages.length;
+      const say = (done: number, s: number): void => progress.say(t(s ? "import_waits" : "import_progress", { done, total, s }));
+      const id = await importChat(chat, this.boot.limits["message_bytes"] ?? Infinity, say);
+      await this.openConversation(id);
+      void this.history.refresh();
+    } catch (error) {
+      this.historyDrawer?.close();
+      this.showError(wordsOf(error), "import_failed");
+    }
+    progress.end();
   }
 
   private share(): void {
@@ -861,10 +864,6 @@ export class Playground {
     if (next === 4) this.show("output");
     areas[next]?.focus();
   }
-}
-
-function wordsOf(error: unknown): string {
-  return error instanceof ApiError ? errorText(error) : (error as Error).message;
 }
 
 /** "Free again in 12 s", once a second; not announced, because a screen reader would say every second. */

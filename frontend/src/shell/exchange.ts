@@ -1,4 +1,4 @@
-import { api, ApiError, type ImportBody } from "../api/http";
+import { api, ApiError, toJson, type ImportBody } from "../api/http";
 import type { StoredConversation, StoredMessage } from "../api/types";
 import { t } from "../i18n";
 import { downloadFile } from "./dom";
@@ -35,13 +35,18 @@ function newestPath(messages: StoredMessage[]): StoredMessage[] {
 }
 
 /** Reads an export of this program (JSON or Markdown). Throws with the reason when it is none. */
-export function readImport(fileName: string, text: string): ImportBody {
-  const body = /\.json$/i.test(fileName) || text.trimStart().startsWith("{") ? fromJson(text) : fromMarkdown(text);
-  if (body.messages.length === 0) throw new ApiError(0, "import_empty", t("import_empty", { name: fileName }));
-  return body;
+export async function readImport(file: File): Promise<ImportBody> {
+  const { name } = file;
+  const text = await file.text().catch(() => {
+    throw new ApiError(0, "import_invalid", t("import_unread", { name }));
+  });
+  const body = /\.json$/i.test(name) || text.trimStart().startsWith("{") ? fromJson(text) : fromMarkdown(text);
+  if (body.messages.length === 0) throw new ApiError(0, "import_empty", t("import_empty", { name }));
+  return { ...body, title: [...body.title].slice(0, TITLE_CHARS).join("") };
 }
 
 const PART_MESSAGES = 1000; // what the server takes at once
+const TITLE_CHARS = 200;
 
 /** A chat in requests that the server takes: `limitBytes` is its limit of one. */
 export function importParts(body: ImportBody, limitBytes: number): ImportBody[] {
@@ -49,7 +54,7 @@ export function importParts(body: ImportBody, limitBytes: number): ImportBody[] 
   const parts: ImportBody[] = [];
   let bytes = Infinity;
   for (const message of body.messages) {
-    const size = new Blob([JSON.stringify(message)]).size + 1;
+    const size = new Blob([toJson(message)]).size + 1;
     let part = parts[parts.length - 1];
     if (!part || bytes + size > room || part.messages.length === PART_MESSAGES) {
       part = { title: body.title, messages: [] };
@@ -62,21 +67,43 @@ export function importParts(body: ImportBody, limitBytes: number): ImportBody[] 
   return parts;
 }
 
-/** Stores a chat, whole or not at all; `onProgress` hears how many of its messages are there. The new chat's id. */
-export async function importChat(body: ImportBody, limitBytes: number, onProgress: (done: number) => void): Promise<string> {
+/**
+ * Stores a chat, whole or not at all, also when the page is left. `onProgress` hears how many of its messages are there and,
+ * while the server lets the next ones wait, for how many seconds. The new chat's id.
+ */
+export async function importChat(body: ImportBody, limitBytes: number, onProgress: (done: number, waitSeconds: number) => void): Promise<string> {
   let id = "";
   let done = 0;
+  const takeBack = async (): Promise<void> => (id ? api.remove(id).catch(() => undefined) : undefined);
+  addEventListener("pagehide", takeBack);
   try {
     for (const part of importParts(body, limitBytes)) {
-      if (id) onProgress(done);
-      ({ id } = await api.importConversation(id ? { ...part, conversation_id: id } : part));
+      if (id) onProgress(done, 0);
+      ({ id } = id ? await storePart({ ...part, conversation_id: id }, (seconds) => onProgress(done, seconds)) : await api.importConversation(part));
       done += part.messages.length;
     }
   } catch (error) {
-    if (id) await api.remove(id).catch(() => undefined);
+    await takeBack();
     throw error;
+  } finally {
+    removeEventListener("pagehide", takeBack);
   }
   return id;
+}
+
+/** A further part, once the limit of copies a minute allows it. */
+async function storePart(part: ImportBody, onWait: (seconds: number) => void): Promise<{ id: string }> {
+  for (;;) {
+    try {
+      return await api.importConversation(part);
+    } catch (error) {
+      if (!(error instanceof ApiError && error.code === "rate_limited" && error.details?.span === "minute")) throw error;
+      for (let left = Math.ceil(Number(error.details.retry_after_s)) || 1; left > 0; left--) {
+        onWait(left);
+        await new Promise((next) => setTimeout(next, 1000));
+      }
+    }
+  }
 }
 
 function fromJson(text: string): ImportBody {
@@ -89,7 +116,7 @@ function fromJson(text: string): ImportBody {
   if (!Array.isArray(parsed?.messages) || !parsed.messages.every(isMessage)) throw new ApiError(0, "import_invalid", t("import_not_ours"));
   const messages = parsed.messages.map((message) => ({
     id: String(message.id),
-    parent_id: message.parent_id ?? null,
+    parent_id: message.parent_id == null ? null : String(message.parent_id),
     role: message.role,
     content: textOf(message),
   }));

@@ -3,6 +3,7 @@ import "../parts/pages.css";
 import { ApiError } from "../../api/http";
 import { keys, type ApiKey } from "../../api/keys";
 import { t } from "../../i18n";
+import { wordsOf } from "../../i18n/errors";
 import { button, h } from "../../shell/dom";
 import { openSheet } from "../../shell/layers";
 import { followSystemTheme } from "../../shell/theme";
@@ -40,7 +41,7 @@ class KeysPage {
 
   private say(what: unknown): void {
     this.note.hidden = false;
-    this.note.textContent = what instanceof ApiError ? what.message : String(what);
+    this.note.textContent = wordsOf(what);
   }
 
   private table(items: ApiKey[]): HTMLElement {
@@ -89,7 +90,7 @@ class KeysPage {
         .then((key) => body.replaceChildren(made(key.secret)))
         .catch((problem: unknown) => {
           send.disabled = false;
-          error.textContent = problem instanceof ApiError ? problem.message : String(problem);
+          error.textContent = wordsOf(problem);
         });
     });
     openSheet(t("keys.make"), body, "sheet", () => void this.load());

@@ -1,8 +1,8 @@
 import "../../styles/site.css";
 import "../parts/pages.css";
-import { ApiError } from "../../api/http";
 import { links, type DemoLink } from "../../api/links";
 import { num, t } from "../../i18n";
+import { wordsOf } from "../../i18n/errors";
 import { button, h } from "../../shell/dom";
 import { openMenu, openSheet } from "../../shell/layers";
 import { followSystemTheme } from "../../shell/theme";
@@ -29,7 +29,7 @@ class LinksPage {
       const items = await links.list();
       this.body.replaceChildren(items.length ? this.table(items) : h("p", { class: "empty" }, t("links.empty")));
     } catch (error) {
-      this.say(error instanceof ApiError ? error.message : String(error));
+      this.say(wordsOf(error));
     }
   }
 
@@ -44,7 +44,7 @@ class LinksPage {
       await what();
       this.say(done);
     } catch (error) {
-      this.say(error instanceof ApiError ? error.message : String(error));
+      this.say(wordsOf(error));
     }
     await this.load();
   }

@@ -1,6 +1,6 @@
-import { ApiError } from "../../api/http";
 import { links, type DemoLink } from "../../api/links";
 import { t } from "../../i18n";
+import { wordsOf } from "../../i18n/errors";
 import { button, h } from "../../shell/dom";
 import { openSheet } from "../../shell/layers";
 import "./links.css";
@@ -66,7 +66,7 @@ export function openShareDialog(detail: { conversationId: string; title: string 
       .then((link) => body.replaceChildren(made(link)))
       .catch((problem: unknown) => {
         make.disabled = false;
-        error.textContent = problem instanceof ApiError ? problem.message : String(problem);
+        error.textContent = wordsOf(problem);
       });
   });
   openSheet(t("links.share"), body);

@@ -4,9 +4,9 @@ import "../../workbench/workbench.css";
 import "../parts/pages.css";
 import "./share.css";
 import type { ModelCard } from "../../api/types";
-import { ApiError } from "../../api/http";
 import { links } from "../../api/links";
 import { GAP, num, t } from "../../i18n";
+import { wordsOf } from "../../i18n/errors";
 import { deviceName } from "../../instrument/instrument";
 import { button, h } from "../../shell/dom";
 import { followSystemTheme } from "../../shell/theme";
@@ -149,7 +149,7 @@ class DemoPage {
     } catch (error) {
       from.disabled = false;
       this.note.classList.remove("vh");
-      this.note.textContent = error instanceof ApiError ? error.message : String(error);
+      this.note.textContent = wordsOf(error);
     }
   }
 }

@@ -51,9 +51,17 @@ export function short(value: number): string {
   return num(value, value > 0 && value < 10 && value % 1 ? 1 : 0);
 }
 
-/** Lines over time; a gap where there is no value, a dash for a value alone. `labels`: of the points; "" has no mark on the axis. */
-export function lines(name: string, labels: string[], series: Series[]): HTMLElement {
-  const top = roundTop(Math.max(1, ...series.flatMap((one) => one.values.map((value) => value ?? 0))));
+/** The top of an axis of counts: its grid lines lie at whole numbers. */
+function countTop(most: number): number {
+  return 3 * Math.ceil(roundTop(most) / 3);
+}
+
+/**
+ * Lines over time; a gap where there is no value, a dash for a value alone. `labels`: of the points; "" has no mark on the axis.
+ * `of`: whether the values are counts or measured.
+ */
+export function lines(name: string, labels: string[], series: Series[], of: "counts" | "measures" = "measures"): HTMLElement {
+  const top = (of === "counts" ? countTop : roundTop)(Math.max(1, ...series.flatMap((one) => one.values.map((value) => value ?? 0))));
   const { figure, svg } = frame(name, top, labels);
   const x = (index: number): string => ((1000 * (index + 0.5)) / labels.length).toFixed(1);
   const dash = Math.max(0.5, labels.length / 80); // half its length, in points
@@ -71,10 +79,10 @@ export function lines(name: string, labels: string[], series: Series[]): HTMLEle
   return figure;
 }
 
-/** Bars over time, stacked from the bottom in the order given. `look` is a CSS colour. */
+/** Bars of counts, stacked from the bottom in the order given. `look` is a CSS colour. */
 export function bars(name: string, labels: string[], series: Series[]): HTMLElement {
   const totals = labels.map((_, index) => series.reduce((sum, one) => sum + (one.values[index] ?? 0), 0));
-  const top = roundTop(Math.max(1, ...totals));
+  const top = countTop(Math.max(1, ...totals));
   const { figure, svg } = frame(name, top, labels);
   const width = 1000 / labels.length;
   const gap = Math.min(4, width * 0.15);

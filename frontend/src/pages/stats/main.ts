@@ -5,6 +5,7 @@ import "./stats.css";
 import { ApiError } from "../../api/http";
 import { stats, type Bar, type Choices, type EngineRow, type ErrorRow, type PeoplePoint, type Percentiles, type Point, type Summary, type UseRow } from "../../api/stats";
 import { duration, GAP, num, t } from "../../i18n";
+import { wordsOf } from "../../i18n/errors";
 import { button, h, lamp } from "../../shell/dom";
 import { openMenu, openSheet } from "../../shell/layers";
 import { followSystemTheme } from "../../shell/theme";
@@ -161,7 +162,7 @@ class StatsPage {
       this.drawSpreads(rate, ttft, queue, models, errors, summary);
       this.drawTables(users, visitors, keys, links, views);
     } catch (error) {
-      if (turn === this.load) this.say(error instanceof ApiError ? error.message : String(error));
+      if (turn === this.load) this.say(wordsOf(error));
     }
   }
 
@@ -212,13 +213,13 @@ class StatsPage {
     );
   }
 
-  /** A chart with its switch to a table of the same figures. `apart`: lines of different size, each over an axis of its own. */
+  /** A chart with its switch to a table of the same figures. `apart`: lines of counts of different size, each over an axis of its own. */
   private box(key: string, sub: string, series: Series[], kind: "lines" | "bars" | "apart", label: string[], full: string[]): HTMLElement {
     const title = t(`stats.chart_${key}`);
     const draw = (): Node[] => {
       if (!this.asTable.has(key) && kind === "apart") {
         const last = series.length - 1;
-        const one = (part: Series, index: number): HTMLElement => lines(this.describe(title, [part]), index === last ? label : label.map(() => ""), [part]);
+        const one = (part: Series, index: number): HTMLElement => lines(this.describe(title, [part]), index === last ? label : label.map(() => ""), [part], "counts");
         return [legend(series, "lines"), h("div", { class: "apart" }, ...series.map(one))];
       }
       if (!this.asTable.has(key)) return [legend(series, kind === "bars" ? "bars" : "lines"), (kind === "bars" ? bars : lines)(this.describe(title, series), label, series)];
@@ -290,7 +291,7 @@ class StatsPage {
     const layer = openSheet(label, h("div", { class: "asks" }, h("p", null, text), h("div", { class: "foot" }, yes)));
     yes.addEventListener("click", () => {
       layer.close();
-      what().then(() => this.say(t("stats.did", { what: label })), (error: unknown) => this.say(error instanceof ApiError ? error.message : String(error)));
+      what().then(() => this.say(t("stats.did", { what: label })), (error: unknown) => this.say(wordsOf(error)));
     });
   }
 
@@ -300,7 +301,7 @@ class StatsPage {
     try {
       if (!document.hidden) this.drawEngines(await stats.workers());
     } catch (error) {
-      this.engineCount.textContent = error instanceof ApiError ? error.message : "";
+      this.engineCount.textContent = error instanceof ApiError ? wordsOf(error) : "";
     }
     setTimeout(() => void this.watchEngines(), WORKERS_MS);
   }

@@ -1,1 +1,0 @@
-import{v as e}from"./layers-n5CIvuOf.js";var t=e===`fr`?`fr`:`en-GB`;export{t};
