@@ -234,6 +234,7 @@ class MultiGpuRun:
         self.finish_reason: str | None = None
         self.failed = False  # the engine must end: a GPU or its process is lost
         self._answered = False  # the others said how it ended
+        self._bad_numbers = False  # they said so before their kernels' ends
         self._rows = own._sampling.logprobs is not None
         own.gather_logits = self._gather
 
@@ -253,6 +254,7 @@ class MultiGpuRun:
         except EngineError as error:
             cause = self._cause(error)
             self.failed = isinstance(cause, DeviceError)
+            self._bad_numbers = not self.failed
             raise cause from None
         self.finish_reason = self._own.finish_reason
         return tokens
@@ -261,11 +263,16 @@ class MultiGpuRun:
         self._own.stop()
 
     def close(self) -> None:
-        """After a DeviceError nothing is awaited: the kernels may hang, and the engine's process ends."""
+        """Wait for the end of all kernels: one that still ran could tell the next generation of this one's failure.
+
+        After a DeviceError nothing is awaited: the kernels may hang, and the engine's process ends."""
         if self.failed:
             return
         self._own.close()
         self._collect()
+        if self._bad_numbers:
+            self._bad_numbers = False
+            self._await_ends()
 
     def _gather(self, index: int) -> list[torch.Tensor]:
         calls = [rank.call("row", index) for rank in self._ranks]
@@ -280,6 +287,14 @@ class MultiGpuRun:
             if self._rows:
                 rank.release()
             rank.answer(call, ANSWER_SECONDS)
+
+    def _await_ends(self) -> None:
+        try:
+            for rank, call in zip(self._ranks, self._calls, strict=True):
+                rank.answer(-call, ANSWER_SECONDS)
+        except DeviceError:
+            self.failed = True
+            raise
 
     def _cause(self, error: EngineError) -> EngineError:
         """Of all ranks' errors the one that is not "another GPU did not answer". Ends this rank's kernel too."""
@@ -449,6 +464,7 @@ def _generate(connection: Connection, call: int, backend: MonokernelBackend, arg
     run.close()
     if not failure:
         connection.send((call, "done", None))
+    connection.send((-call, "done", None))  # the kernel has ended
 
 
 def _answer_row(connection: Connection, run: MonokernelRun) -> bool:
