@@ -53,7 +53,7 @@ def pairs(x):
 def rotate(x, c, s, T: gl.constexpr):
     """Rotary embedding of the pairs (2j, 2j + 1) of x [8, 32]. Rounded to T."""
     even, odd = pairs(x.to(gl.float32))
-    y = gl.reshape(gl.join(even * c - odd * s, even * s + odd * c), [8, 32])
+    y = gl.reshape(gl.join(gl.fma(odd * -1.0, s, even * c), gl.fma(odd, c, even * s)), [8, 32])
     return gl.convert_layout(y.to(T), x.type.layout)
 
 
@@ -189,8 +189,8 @@ def run_splits(C: gl.constexpr, kv, full, empty, qs, zero, at, n, older, units, 
         s = gl.where((col & 57) < left, s, float("-inf"))
         top = gl.maximum(m, gl.max(s, axis=1))
         old = gl.where(computed_rows(C, LS), exp2((m - top) * SCALE), 1.0)
-        p = gl.where(computed_rows(C, LS)[:, None], exp2(s * SCALE - (top * SCALE)[:, None]), 0.0)
-        total = total * old + gl.sum(p, axis=1)
+        p = gl.where(computed_rows(C, LS)[:, None], exp2(gl.fma(s, SCALE, (top * -SCALE)[:, None])), 0.0)
+        total = gl.fma(total, old, gl.sum(p, axis=1))
         m = top
         weights = gl.convert_layout(p.to(T), gl.DotOperandLayout(0, LO, 2))
         old = gl.convert_layout(old, gl.SliceLayout(1, LO))[:, None]
@@ -262,9 +262,30 @@ def combine(C: gl.constexpr, part, lse, splits, guard, SEG: gl.constexpr, SPLITS
                 log = gl.where(left > 0, settle_some(logs[log_index(g * TOGETHER + t, H)], p, left, guard, PACK), float("-inf"))
                 weight = exp2(log - gl.max(log, axis=1)[:, None])
                 weight = weight / gl.sum(weight, axis=1)[:, None]
-            shares = v[t].to(gl.float32) * weight[:, :, None]
-            tiles = tiles + (input_rows(gl.sum(shares, axis=1), shares, SEG),)
+            x = v[t].to(gl.float32)
+            tiles = tiles + (input_rows(weighted_sum(x, gl.broadcast(weight[:, :, None], x)[0], EACH), x, SEG),)
     return tiles
+
+
+@gluon.jit
+def every(x, N: gl.constexpr):
+    """x [rows, splits, W], of which a thread holds N (1, 2, 4, 8) neighbouring splits -> N tensors [rows, splits / N, W] of one split per thread."""
+    if N == 1:
+        return (x,)
+    else:
+        even, odd = gl.split(gl.permute(gl.reshape(x, [x.shape[0], x.shape[1] // 2, 2, x.shape[2]]), (0, 1, 3, 2)))
+        return every(even, N // 2) + every(odd, N // 2)
+
+
+@gluon.jit
+def weighted_sum(v, weight, EACH: gl.constexpr):
+    """Sum over the splits of v * weight [rows, splits, W]; a thread holds EACH neighbouring splits and adds these up first."""
+    a = every(v, EACH)
+    b = every(weight, EACH)
+    y = a[0] * b[0]
+    for k in gl.static_range(1, EACH):
+        y = gl.fma(a[k], b[k], y)
+    return gl.convert_layout(gl.sum(y, axis=1), gl.SliceLayout(1, v.type.layout))
 
 
 @gluon.jit

@@ -372,9 +372,7 @@ def better(s, u, ok, best, where, bad, logits, C: gl.constexpr):
     inside = ok & (row < C.vocab)
     gl.store(logits + row, s, mask=inside)
     wins = inside & (s > best)
-    bad = bad | (inside & ((s * 0.0) != 0.0)).to(
-        gl.int32
-    )  # (s - s would become one operation with the product that s is, and leave its rounding)
+    bad = bad | (inside & ((s - s) != 0.0)).to(gl.int32)
     return gl.where(wins, s, best), gl.where(wins, row + C.first_vocab, where), bad
 
 

@@ -267,7 +267,7 @@ def scaled_sum(h, v, e, scale, C: gl.constexpr):
     """h + scale * v + e."""
     r = ()
     for j in gl.static_range(gl.constexpr(C.boxes)):
-        r = r + (h[j] + v[j].to(gl.float32) * scale + e[j].to(gl.float32),)
+        r = r + (gl.fma(v[j].to(gl.float32), scale, h[j]) + e[j].to(gl.float32),)
     return r
 
 
@@ -277,20 +277,6 @@ def plain_sum(h, v, C: gl.constexpr):
     for j in gl.static_range(gl.constexpr(C.boxes)):
         r = r + (h[j] + v[j].to(gl.float32),)
     return r
-
-
-@gluon.jit
-def rounded_sum(h, v, C: gl.constexpr):
-    """``plain_sum`` of float32 tiles; v is rounded first also where it is a product (no fused multiply-add), as if it came from another rank."""
-    r = ()
-    for j in gl.static_range(gl.constexpr(C.boxes)):
-        r = r + (add_rounded(h[j], v[j]),)
-    return r
-
-
-@gluon.jit
-def add_rounded(a, b):
-    return gl.inline_asm_elementwise("add.rn.f32 $0, $1, $2;", "=f,f,f", [a, b], dtype=gl.float32, is_pure=True, pack=1)
 
 
 @gluon.jit
@@ -307,7 +293,7 @@ def squares_of(h, C: gl.constexpr):
     """Squares of the tiles, added up; rows that repeat others count less."""
     t = h[0] * h[0]
     for j in gl.static_range(1, gl.constexpr(C.boxes)):
-        t += h[j] * h[j]
+        t = gl.fma(h[j], h[j], t)
     return t * (C.segments_d / t.shape[0])
 
 
@@ -315,7 +301,7 @@ def squares_of(h, C: gl.constexpr):
 def inverse_rms(h, C: gl.constexpr):
     """(1 / rms, sum of squares) of the tiles."""
     squares = gl.sum(gl.sum(squares_of(h, C), axis=1), axis=0)
-    return 1.0 / gl.sqrt(squares * (1.0 / C.hidden) + C.eps), squares
+    return 1.0 / gl.sqrt(gl.fma(squares, 1.0 / C.hidden, C.eps)), squares
 
 
 @gluon.jit
@@ -336,7 +322,7 @@ def stage_normed(C: gl.constexpr, xs, warps, h, w, bad, layer, T: gl.constexpr):
         warps.store(gl.sum(gl.reshape(t, [4, t.shape[0] * 16]), axis=1))
         stage(xs, products(h, w, C), T, C.boxes)
         squares = gl.sum(warps.load(gl.BlockedLayout([4], [32], [4], [0])), axis=0)
-        scale = 1.0 / gl.sqrt(squares * (1.0 / C.hidden) + C.eps)
+        scale = 1.0 / gl.sqrt(gl.fma(squares, 1.0 / C.hidden, C.eps))
     else:
         r, squares = inverse_rms(h, C)
         stage(xs, weighted(h, r, w, C), T, C.boxes)
@@ -1001,7 +987,7 @@ def write_lane_sum(C: gl.constexpr, total, hs, w, group, rank, tok, xo, away):
         if k == 0:
             y = v
         else:
-            y = rounded_sum(y, v, C)
+            y = plain_sum(y, v, C)
     ahead = (((tok + 2) & 3) - (tok & 3)) * (C.all_groups * C.padded_hidden)
     for j in gl.static_range(gl.constexpr(C.boxes)):
         col = xo + 64 * j

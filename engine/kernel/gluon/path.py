@@ -21,6 +21,9 @@ SHORT_CONTEXT = 1664  # positions; up to here 4 splits beat 8 (Llama 3.2 1B on a
 COUNTERS = 32 * 32  # int32 words, one counter per 128 bytes: of CTAs, of groups, ...
 ABORT, WAITED = 32 * 30, 32 * 28  # see kernel.py and exchange.py
 ABANDONED = (ERROR_PEER_LOST << 28) + (PLACE_EXCHANGE << 24)
+# Every sum and product is rounded as the source says. Otherwise the compiler joins some of them (fused multiply-add), not the same ones in the
+# kernels of one rank and of several.
+COMPILE_OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 
 
 class GluonPath:
@@ -171,7 +174,7 @@ class GluonPath:
     @property
     def _launch_options(self) -> dict:
         """A cooperative launch fits or fails, but may wait for the end of another one on its GPU."""
-        return {"num_warps": 4, "launch_cooperative_grid": self._alone}
+        return COMPILE_OPTIONS | {"launch_cooperative_grid": self._alone}
 
     def _arguments(self, first_token: int, position: int) -> tuple:
         control, params = self.control, self.params

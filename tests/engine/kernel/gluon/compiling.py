@@ -54,7 +54,7 @@ def compile_decode(plan: Plan, dtype: torch.dtype):
     from triton.runtime.jit import MockTensor
 
     from engine.kernel.gluon.kernel import decode
-    from engine.kernel.gluon.path import edited_ptx
+    from engine.kernel.gluon.path import COMPILE_OPTIONS, edited_ptx
 
     def buffer(kind):
         return MockTensor(kind)
@@ -78,7 +78,7 @@ def compile_decode(plan: Plan, dtype: torch.dtype):
     kinds += [torch.int32, torch.int32, torch.int32, torch.int32, torch.int64]
     with hopper_target(), edited_ptx(plan):
         others = (buffer(torch.float32), buffer(torch.int64), buffer(torch.int32), 7)
-        return decode.warmup(weights, cache, cache, *map(buffer, kinds), 5, 127, *others, plan, grid=(plan.ctas,), num_warps=4)
+        return decode.warmup(weights, cache, cache, *map(buffer, kinds), 5, 127, *others, plan, grid=(plan.ctas,), **COMPILE_OPTIONS)
 
 
 def disassemble(cubin: bytes, path) -> tuple[str, str]:

@@ -274,9 +274,9 @@ class Machine:
         current = greenlet.getcurrent()
         return current.parent if hasattr(current, "pid") else current
 
-    def wait(self, ready) -> None:
-        """Let others run until ``ready()`` is true."""
-        while not ready():
+    def wait(self, ready, guard=None) -> None:
+        """Let others run until ``ready()`` is true, or until the guard's abort word is written."""
+        while not ready() and not (guard and self.memory.load(Value(raw(guard[0]), INT32))):
             self._main().switch()
         self.progress = True
 
@@ -324,50 +324,49 @@ class Machine:
         return ()
 
     def settle(self, v, p, use, guard, T, N, STRIDE, PACK, ALWAYS=False):
-        return self._await(p, use, N, STRIDE, ALWAYS)
+        return self._await(p, use, N, STRIDE, ALWAYS, guard)
 
     def peek_tiles(self, p, use, N, PACK, ALWAYS=False):
         return ()
 
     def settle_tiles(self, v, p, use, guard, T, N, PACK, ALWAYS=False):
-        return self._await(p, use * N, N, 128, ALWAYS)
+        return self._await(p, use * N, N, 128, ALWAYS, guard)
 
     def peek32(self, p, use, N, STRIDE, PACK):
         return ()
 
     def settle32(self, v, p, use, guard, N, STRIDE, PACK):
-        return self._await(p, use, N, STRIDE, True)
+        return self._await(p, use, N, STRIDE, True, guard)
 
     def peek_some(self, p, left, PACK):
         return ()
 
     def settle_some(self, v, p, left, guard, PACK):
-        return self._await(p, left, 1, 0, False)[0]
+        return self._await(p, left, 1, 0, False, guard)[0]
 
     def read_words(self, p, use, guard, N, STRIDE):
-        return self._await(p, use, N, STRIDE, False)
+        return self._await(p, use, N, STRIDE, False, guard)
 
     def read_total(self, p, arrivals, use, guard):
         used = np.broadcast_to(raw(use) != 0, p.shape)
-        self.wait(lambda: (self.memory.load(p)[used] + 1 >> 32 >= raw(arrivals)).all())
+        self.wait(lambda: (self.memory.load(p)[used] + 1 >> 32 >= raw(arrivals)).all(), guard)
         return Value(np.where(used, self.memory.load(p) + 1, 0).astype(np.int32))
 
-    def _await(self, p: Value, use, tiles: int, stride: int, always: bool) -> tuple:
-        """Values at p, p + stride bytes, ...: of the first ``use`` tiles, 0 elsewhere, once none is unwritten."""
+    def _await(self, p: Value, use, tiles: int, stride: int, always: bool, guard) -> tuple:
+        """Values at p, p + stride bytes, ...: of the first ``use`` tiles, 0 elsewhere, once none is unwritten or the wait was given up."""
         used = [np.broadcast_to(np.asarray(raw(use)) > t, p.shape) | always for t in range(tiles)]
         bits = f"i{p.element.primitive_bitwidth // 8}"
-        found = [None] * tiles
+        found, complete = [None] * tiles, [False] * tiles
 
         def ready() -> bool:
             for t in range(tiles):
-                if found[t] is None:
+                if not complete[t]:
                     value = self.memory.load(p, t * stride)
-                    if (used[t] & (np.asarray(value).view(bits) == -1)).any():
-                        return False
+                    complete[t] = not (used[t] & (np.asarray(value).view(bits) == -1)).any()
                     found[t] = np.where(used[t], value, 0).astype(p.element.numpy)
-            return True
+            return all(complete)
 
-        self.wait(ready)
+        self.wait(ready, guard)
         return tuple(Value(value) for value in found)
 
     def arrive(self, counter):
@@ -376,13 +375,10 @@ class Machine:
     arrive_there = arrive
 
     def wait_count(self, counter, target, guard):
-        self.wait(lambda: self.memory.load(counter) >= raw(target))
+        self.wait(lambda: self.memory.load(counter) >= raw(target), guard)
 
     def load_relaxed(self, p):
         return Value(self.memory.load(p))
-
-    def add_rounded(self, a, b):
-        return a + b
 
     def exp2(self, x):
         return Value(np.exp2(x.data))
@@ -505,6 +501,7 @@ class Machine:
             broadcast=broadcast,
             constexpr=lambda x: x,
             convert_layout=lambda x, layout: x,
+            fma=lambda a, b, c: a * b + c,
             full=lambda shape, x, kind, layout=None: Value(np.full(shape_of(shape), x, kind.numpy)),
             join=lambda a, b: Value(np.stack([a.data, b.data], -1)),
             load=load,

@@ -93,6 +93,15 @@ def test_weights_come_by_bulk_copies(compiled):
     assert all("desc[" in copy for copy in made)
 
 
+def test_no_product_is_joined_with_a_sum_that_the_source_keeps_apart(compiled):
+    """Every sum and product says how it is rounded, so that the assembler joins none either: kernels of 1 and N ranks then round alike."""
+    kernel, _, _, _ = compiled
+    ptx = kernel.asm["ptx"]
+    assert re.search(r"\badd\.rn\.f32", ptx) and re.search(r"\bmul\.rn\.f32", ptx)
+    assert not re.findall(r"\b(?:add|sub|mul)(?:\.ftz|\.sat)*\.(?:f16|f16x2|bf16|bf16x2|f32|f32x2|f64)\b", ptx)
+    assert "fma.rn.f32" in ptx  # those of the source: the norms' squares, the softmax, the sum over splits
+
+
 def test_polls_hold_no_barrier(compiled):
     """Between a load and the jump back to it lies no CTA barrier: threads wait for their own values only."""
     kernel, _, _, _ = compiled
