@@ -7,7 +7,8 @@ pytest.importorskip("triton")
 pytest.importorskip("greenlet")
 
 from engine.errors import NumericalError
-from tests.engine.kernel.gluon.emulator import Machine, Memory, Value
+from engine.kernel.control import ERROR_PEER_LOST, ERROR_SPIN_LIMIT
+from tests.engine.kernel.gluon.emulator import INT32, Machine, Memory, Value
 from tests.engine.kernel.gluon.test_values import LANES, LLAMA, TOKENS, generate, make, run
 
 RANKS = {"lanes, one rank": (LANES, 1, 8), "lanes, 8 ranks": (LANES, 8, 1), "one lane": (LLAMA, 1, 4), "one lane, 2 ranks": (LLAMA, 2, 3)}
@@ -43,6 +44,20 @@ def test_a_stop_id_ends_the_generation_and_is_kept(case):
             assert path.control.ring[end + 1 :].eq(0).all()  # nothing is written after the end
 
 
+class WaitsTooLong(Machine):
+    """The wait with this number reaches its limit; the others have none."""
+
+    def __init__(self, memory: Memory, waits: int):
+        self.waits = waits
+        super().__init__(memory)
+
+    def wait_count(self, counter, target, guard):
+        self.waits -= 1
+        if self.waits == 0:
+            self.memory.store(Value(guard[0].data, INT32), guard[2].data)
+        super().wait_count(counter, target, guard)
+
+
 @pytest.mark.parametrize("after", [0, 2])
 @pytest.mark.parametrize("case", RANKS)
 def test_the_stop_word_ends_all_ranks_within_a_token(case, after):
@@ -75,4 +90,18 @@ def test_a_bad_weight_of_one_rank_ends_all_with_an_error(case, bad):
             assert path.control.finish_reason is None
             with pytest.raises(NumericalError):
                 path.control.raise_for_error()
+    assert len(generate(paths, memory, 1)[0]) == 1  # nothing is left behind
+
+
+@pytest.mark.parametrize("case", [case for case in RANKS if RANKS[case][1] > 1])
+def test_a_wait_of_one_rank_that_reaches_its_limit_ends_all(case):
+    config, ranks, ctas = RANKS[case]
+    memory = Memory()
+    paths = make(config, ranks, ctas, memory)
+    run(paths, WaitsTooLong(memory, 40 * ranks * ctas))
+    codes = [path.control.error_record().code for path in paths]
+    assert sorted(codes) in (
+        [ERROR_SPIN_LIMIT] + [ERROR_PEER_LOST] * (ranks - 1),
+        [ERROR_PEER_LOST] * ranks,
+    )  # its own, or for another rank
     assert len(generate(paths, memory, 1)[0]) == 1  # nothing is left behind
