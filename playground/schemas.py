@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 
 MAX_STOP_STRINGS = 8
 MAX_STOP_CHARS = 256
+MAX_MESSAGES = 50_000  # of a prompt; how long it may be is for its model to say
 MAX_SEED = 2**53 - 1  # what JavaScript holds exactly
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]  # databases hold no NUL in texts
 Title = Annotated[Text, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
@@ -52,7 +53,7 @@ class Generate(Strict):
     conversation_id: UUID | None = Field(None, description="Null: a new conversation.")
     parent_id: UUID | None = Field(None, description="Message under which the new user message hangs.")
     user_message_id: UUID | None = Field(None, description="Regenerate: answer this stored message again.")
-    messages: list[ChatMessage] = Field(min_length=1, max_length=1000, description="What the model sees.")
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES, description="What the model sees.")
     params: Params = Field(default_factory=Params)
 
 

@@ -101,7 +101,7 @@ describe("export and import", () => {
     vi.useFakeTimers();
     const answers: [number, unknown][] = [
       [201, { id: "7" }],
-      [429, { code: "rate_limited", message: "", details: { limited: "copies", span: "minute", limit: 1, retry_after_s: 1.4 } }],
+      [429, { code: "rate_limited", message: "", details: { limited: "copies", span: "minute", limit: 1, retry_after_s: 11.4 } }],
       [201, { id: "7" }],
     ];
     const called: string[] = [];
@@ -113,11 +113,11 @@ describe("export and import", () => {
     const messages = Array.from({ length: 1001 }, (_, n) => ({ id: String(n), parent_id: null, role: "user", content: "x" }));
     const heard: [number, number][] = [];
     const done = importChat({ title: "", messages }, Infinity, (...words) => heard.push(words));
-    await vi.advanceTimersByTimeAsync(1900);
+    await vi.advanceTimersByTimeAsync(11_900);
     expect(called.length).toBe(2);
     await vi.advanceTimersByTimeAsync(200);
     expect(await done).toBe("7");
-    expect(heard).toEqual([[1000, 0], [1000, 2], [1000, 1]]);
+    expect(heard).toEqual([[1000, 0], [1000, 12], [1000, 2]]);
     vi.unstubAllGlobals();
     vi.useRealTimers();
   });

@@ -1,5 +1,6 @@
 import { beforeEach, describe, expect, it, vi } from "vitest";
 import { PlaygroundSocket } from "../src/api/socket";
+import { wordsOf } from "../src/i18n/errors";
 import type { AcceptedFrame, GenerationFrame, StoredGeneration } from "../src/api/types";
 import { roundTop, Samples, timeScaleMs } from "../src/instrument/rate";
 import { Conversation, promptMessages, type Message } from "../src/store/conversation";
@@ -114,7 +115,7 @@ describe("the socket", () => {
 
   it("reconnects with jitter and resumes each live run from its last event", () => {
     const links: string[] = [];
-    const socket = new PlaygroundSocket("/ws/", { link: (state) => links.push(state), accepted: (_: AcceptedFrame) => {}, refused: () => {}, unanswered: () => {} });
+    const socket = new PlaygroundSocket("/ws/", { link: (state) => links.push(state), accepted: (_: AcceptedFrame) => {}, refused: () => {}, unanswered: () => {} }, Infinity);
     socket.connect();
     const first = FakeSocket.all[0] as FakeSocket;
     first.onopen();
@@ -133,7 +134,7 @@ describe("the socket", () => {
 
   it("gives back a request whose answer never came", () => {
     const back: string[] = [];
-    const socket = new PlaygroundSocket("/ws/", { link: () => {}, accepted: () => {}, refused: () => {}, unanswered: (frame) => back.push(frame.request_id) });
+    const socket = new PlaygroundSocket("/ws/", { link: () => {}, accepted: () => {}, refused: () => {}, unanswered: (frame) => back.push(frame.request_id) }, 200);
     socket.connect();
     const first = FakeSocket.all[0] as FakeSocket;
     first.onopen();
@@ -141,7 +142,24 @@ describe("the socket", () => {
     first.readyState = 3;
     first.onclose();
     expect(back).toEqual(["r1"]);
-    expect(socket.generate({ type: "generate", request_id: "r2", messages: [], params: {} })).toBe(false);
+    expect(() => socket.generate({ type: "generate", request_id: "r2", messages: [], params: {} })).toThrow(expect.objectContaining({ code: "offline" }));
+  });
+
+  it("sends nothing that the server would refuse unread for its size, and says how large it is", () => {
+    const socket = new PlaygroundSocket("/ws/", { link: () => {}, accepted: () => {}, refused: () => {}, unanswered: () => {} }, 1_000_000);
+    socket.connect();
+    const wire = FakeSocket.all[0] as FakeSocket;
+    wire.onopen();
+    const ask = (content: string) => () => socket.generate({ type: "generate", request_id: "r", messages: [{ role: "user", content }], params: {} });
+    ask("x\n".repeat(333_000))();
+    expect(ask("x\n".repeat(334_000)), "a line's end takes two bytes on the wire").toThrow(expect.objectContaining({ code: "message_too_large" }));
+    try {
+      ask("é".repeat(600_000))();
+    } catch (error) {
+      expect(wordsOf(error)).toBe("This message is 1.2 MB; the limit is 1 MB.");
+    }
+    expect(wire.sent.length).toBe(1);
+    expect.assertions(3);
   });
 });
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from playground.schemas import MAX_SEED, MAX_STOP_STRINGS, StopString, Strict, Text
+from playground.schemas import MAX_MESSAGES, MAX_SEED, MAX_STOP_STRINGS, StopString, Strict, Text
 
 MAX_CHOICES = 8
 MAX_TOP_LOGPROBS = 20
@@ -83,7 +83,7 @@ class TextFormat(Asked):
 
 
 class ChatRequest(Common):
-    messages: list[Message] = Field(min_length=1, max_length=1000)
+    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_completion_tokens: Int | None = Field(
         None, ge=1, le=1_000_000, description="Comes before max_tokens. Neither: to the end of the context."
     )

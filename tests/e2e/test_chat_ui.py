@@ -321,6 +321,24 @@ def test_a_paste_of_20000_lines_stays_out_of_the_box_and_is_refused_with_both_nu
     shot(page, "too-long")
 
 
+def test_a_text_over_the_limit_on_the_wire_is_refused_and_stays_where_it_was(page: Page):
+    """4.8 MB of text whose line ends take two bytes each on the wire; it was dropped onto the box."""
+    page.evaluate(
+        """() => { const data = new DataTransfer(); data.setData('text/plain', 'x\\n'.repeat(2.4e6));
+        document.querySelector('#message').dispatchEvent(new DragEvent('drop', {dataTransfer: data, bubbles: true, cancelable: true})); }"""
+    )
+    expect(page.get_by_text("Pasted text, 2,400,001 lines")).to_be_visible()
+    box(page).fill("Count")
+    box(page).press("Enter")
+    expect(page.get_by_role("alert").filter(has_text="This message is 7.2 MB; the limit is 5 MB.")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("Pasted text, 2,400,001 lines")).to_be_visible()
+    expect(box(page)).to_have_value("Count")
+    expect(page.locator(".me")).to_have_count(0)
+    page.get_by_role("button", name="Remove the pasted text").click()
+    ask(page, "Count to three", 5)
+    title(page, "Complete")
+
+
 def test_chats_are_found_renamed_deleted_with_undo_exported_and_imported(page: Page, tmp_path: Path):
     ask(page, "Dijkstra on a grid", 30)
     title(page, "Complete")

@@ -197,6 +197,8 @@ def test_refusals_carry_openai_s_status_and_code(api, engines, monkeypatch):
     assert refused(CHAT, api=Api("")) == (401, "invalid_api_key", None)
     assert refused({"model": MODEL, "prompt": [99_999_999]}, "completions") == (400, None, None)
     assert refused({"model": MODEL, "prompt": "word " * 3000}, "completions") == (400, "context_length_exceeded", None)
+    many = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}] * 1000 + CHAT["messages"]
+    assert refused(CHAT | {"messages": many}) == (400, "context_length_exceeded", None)
     assert refused({"model": MODEL, "prompt": [5] * 1025, "echo": True, "logprobs": 1}, "completions") == (400, None, None)
     assert refused({"model": MODEL, "prompt": ["x", ""]}, "completions") == (400, None, "prompt")
     assert refused({"model": MODEL, "prompt": ["x"] * 5, "n": 2}, "completions") == (400, None, "n")

@@ -236,6 +236,10 @@ async def test_a_prompt_over_the_context_is_refused_before_queueing_with_both_nu
         error = await client.generate("word " * 3000)
     assert error["code"] == "prompt_too_long"
     assert "2,048" in error["message"] and "Shorten it by" in error["message"]
+    many = [{"role": role, "content": "x"} for role in ("user", "assistant")] * 1000
+    async with Client(owner) as client:  # a long chat: its tokens are what is too much, not its messages
+        error = await client.generate(messages=[*many, {"role": "user", "content": "y"}])
+    assert error["code"] == "prompt_too_long"
     assert await Generation.objects.acount() == 0
 
 

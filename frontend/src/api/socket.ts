@@ -1,4 +1,4 @@
-import { toJson } from "./http";
+import { ApiError, toJson } from "./http";
 import type { AcceptedFrame, ClientFrame, ErrorFrame, GenerateFrame, GenerationFrame, ServerFrame } from "./types";
 
 export type Link = "connected" | "reconnecting" | "offline";
@@ -40,6 +40,7 @@ export class PlaygroundSocket {
   constructor(
     private readonly path: string,
     private readonly events: SocketEvents,
+    private readonly limitBytes: number,
   ) {
     addEventListener("online", () => this.retryNow());
     addEventListener("offline", () => this.drop());
@@ -72,12 +73,14 @@ export class PlaygroundSocket {
     return this.socket?.readyState === WebSocket.OPEN;
   }
 
-  /** Sends a request; false when there is no connection (nothing was sent). */
-  generate(frame: GenerateFrame): boolean {
-    if (!this.connected) return false;
+  /** Sends a request. Throws ApiError when there is no connection, or it is larger than the server takes: then nothing was sent. */
+  generate(frame: GenerateFrame): void {
+    if (!this.connected) throw new ApiError(0, "offline", "No connection.");
+    const bytes = new Blob([toJson(frame)]).size;
+    const sizes = { mb: bytes / 1e6, limit: this.limitBytes / 1e6 };
+    if (bytes > this.limitBytes) throw new ApiError(0, "message_too_large", "This message is too large.", sizes);
     this.pending.set(frame.request_id, frame);
     this.send(frame);
-    return true;
   }
 
   stop(generationId: string): boolean {

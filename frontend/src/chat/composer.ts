@@ -12,7 +12,7 @@ export interface ComposerActions {
   cancelEdit(): void;
 }
 
-/** A paste longer than this stays out of the text box: laying out 20,000 lines there freezes a page. */
+/** What is pasted or dropped and longer than this stays out of the text box: laying out 20,000 lines there freezes a page. */
 const LARGE_CHARS = 8000;
 const LARGE_LINES = 200;
 /** Pasted texts over this are not kept for a reload: part of one would pass for the whole. */
@@ -76,7 +76,8 @@ export class Composer {
     this.box.addEventListener("compositionstart", () => (this.composing = true));
     this.box.addEventListener("compositionend", () => (this.composing = false));
     this.box.addEventListener("keydown", (event) => this.key(event));
-    this.box.addEventListener("paste", (event) => this.paste(event));
+    this.box.addEventListener("paste", (event) => this.takeLarge(event, event.clipboardData));
+    this.box.addEventListener("drop", (event) => this.takeLarge(event, event.dataTransfer));
     this.box.addEventListener("input", () => this.changed());
   }
 
@@ -160,8 +161,8 @@ export class Composer {
     }
   }
 
-  private paste(event: ClipboardEvent): void {
-    const text = event.clipboardData?.getData("text/plain") ?? "";
+  private takeLarge(event: Event, data: DataTransfer | null): void {
+    const text = data?.getData("text/plain") ?? "";
     if (!isLarge(text)) return;
     event.preventDefault();
     this.attach(text);

@@ -43,7 +43,7 @@ export function t(key: Key | (string & {}), vars?: Vars | object): string {
   return text.replace(/\{(\w+)\}/g, (whole, name: string) => {
     const value = values[name];
     if (value === undefined) return whole;
-    return typeof value === "number" ? num(value) : value;
+    return typeof value === "number" ? num(value, Number.isInteger(value) ? 0 : 1) : value;
   });
 }
 

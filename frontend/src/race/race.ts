@@ -1,5 +1,5 @@
 import { api } from "../api/http";
-import { PlaygroundSocket } from "../api/socket";
+import { PlaygroundSocket, type Link } from "../api/socket";
 import type { AcceptedFrame, Boot, ErrorFrame, GenerateFrame, Params } from "../api/types";
 import { t } from "../i18n";
 import { errorText, wordsOf } from "../i18n/errors";
@@ -81,12 +81,13 @@ export class Race {
     const ask = h("div", { class: "ask" }, this.prompt, h("div", { class: "racts" }, button({ icon: "swap", name: t("race_swap"), onClick: () => this.swap() }), this.startButton));
     const main = h("main", { id: "main", class: "rc", tabindex: "-1" }, h("h1", { class: "vh" }, t("race")), ask, this.error, this.board.element, h("div", { class: "lanes" }, this.a.element, this.b.element));
     root.replaceChildren(h("a", { class: "skip", href: "#main" }, t("skip")), this.status, h("div", { class: "app race" }, this.frame.top, this.frame.rail, main));
-    this.socket = new PlaygroundSocket(boot.socket_path, {
-      link: (state) => this.frame.setLink(state),
-      accepted: (frame) => this.accepted(frame),
-      refused: (frame) => this.refused(frame),
+    const events = {
+      link: (state: Link) => this.frame.setLink(state),
+      accepted: (frame: AcceptedFrame) => this.accepted(frame),
+      refused: (frame: ErrorFrame) => this.refused(frame),
       unanswered: () => this.showError(t("error_unanswered")),
-    });
+    };
+    this.socket = new PlaygroundSocket(boot.socket_path, events, boot.limits["message_bytes"] ?? Infinity);
     window.addEventListener("keydown", (event) => {
       if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
         event.preventDefault();
@@ -156,7 +157,6 @@ export class Race {
     const paced = [this.a, this.b].find((lane) => this.paceOf(lane) !== null);
     if (paced) {
       const run = this.request(this.other(paced), text, {});
-      if (!run) return this.showError(t("error_offline"));
       const pace = this.paceOf(paced) as number;
       this.replay = new Replay(run, pace);
       paced.bind(this.replay.run, null, null, pace);
@@ -166,7 +166,8 @@ export class Race {
       const { id } = await api.importConversation({ title: titleOf(text), messages: [{ id: "1", parent_id: null, role: "user", content: text }] });
       const asked = (await api.conversation(id)).messages[0]?.id ?? "";
       const where = { conversation_id: id, user_message_id: asked };
-      if (!this.request(this.a, text, where) || !this.request(this.b, text, where)) return this.showError(t("error_offline"));
+      this.request(this.a, text, where);
+      this.request(this.b, text, where);
     }
     this.said = "";
     this.say(t("status_generating"));
@@ -175,16 +176,13 @@ export class Race {
     this.timer = window.setInterval(() => this.schedule(), 50);
   }
 
-  private request(lane: Lane, text: string, where: Partial<GenerateFrame>): Generation | null {
+  private request(lane: Lane, text: string, where: Partial<GenerateFrame>): Generation {
     const params = this.paramsOf(lane);
     const requestId = randomId();
     const frame: GenerateFrame = { type: "generate", request_id: requestId, messages: [{ role: "user", content: text }], params, ...where };
     const run = new Generation("", params.model, params.max_tokens);
+    this.socket.generate(frame);
     this.waiting.set(requestId, run);
-    if (!this.socket.generate(frame)) {
-      this.waiting.delete(requestId);
-      return null;
-    }
     run.subscribe(() => this.schedule());
     lane.bind(run, this.card(params.model), params, null);
     return run;

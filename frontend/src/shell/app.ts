@@ -6,7 +6,7 @@ import { Composer, type Typed } from "../chat/composer";
 import { LogView } from "../chat/log";
 import { Instrument } from "../instrument/instrument";
 import { openCodeDialog } from "../codegen/dialog";
-import { num, seconds, t } from "../i18n";
+import { seconds, t } from "../i18n";
 import { errorText, freeAgain, wordsOf } from "../i18n/errors";
 import { Conversation, promptMessages, type Message } from "../store/conversation";
 import { Generation } from "../store/generation";
@@ -157,12 +157,13 @@ export class Playground {
     const tab = (view: View, label: string): HTMLButtonElement =>
       h("button", { type: "button", role: "tab", "aria-selected": String(view === "chat"), onClick: () => this.show(view) }, label);
     this.tabs = { chat: tab("chat", t("tab_chat")), code: tab("code", t("tab_code")), output: tab("output", t("tab_output")) };
-    this.socket = new PlaygroundSocket(boot.socket_path, {
-      link: (state) => this.setLink(state),
-      accepted: (frame) => this.accepted(frame),
-      refused: (frame) => this.refused(frame),
-      unanswered: (frame) => this.unanswered(frame),
-    });
+    const events = {
+      link: (state: Link) => this.setLink(state),
+      accepted: (frame: AcceptedFrame) => this.accepted(frame),
+      refused: (frame: ErrorFrame) => this.refused(frame),
+      unanswered: (frame: GenerateFrame) => this.unanswered(frame),
+    };
+    this.socket = new PlaygroundSocket(boot.socket_path, events, boot.limits["message_bytes"] ?? Infinity);
     this.layOut(root);
     this.settings.subscribe(() => this.modelChanged());
     this.modelChanged();
@@ -376,8 +377,6 @@ export class Playground {
     const withCode = this.codeToSend.map((file) => `\`\`\`${file.language} ${file.name}\n${file.code}\n\`\`\``).join("\n\n");
     const content = withCode ? `${text}\n\n${t("my_code")}\n\n${withCode}` : text;
     if (!text.trim()) return this.showError(t("error_empty"), "empty_prompt");
-    const limit = this.boot.limits["message_bytes"] ?? Infinity;
-    if (content.length > limit) return this.showError(t("error_large", { mb: num(content.length / 1e6, 1), limit: num(limit / 1e6, 0) }), "message_too_large");
     if (this.running()) return;
     const conversation = this.conversation;
     const parent = edited ? (edited.parentId === null ? null : (conversation.messages.get(edited.parentId) ?? null)) : (conversation.last ?? null);
@@ -404,8 +403,12 @@ export class Playground {
       messages: promptMessages(this.settings.value.system, [...before, user]),
       params,
     };
-    if (!this.socket.generate(frame)) {
-      this.showError(t("error_offline"), "offline", "hold");
+    try {
+      this.socket.generate(frame);
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      if (error.code === "offline") this.showError(t("error_offline"), error.code, "hold");
+      else this.showError(wordsOf(error), error.code);
       return false;
     }
     const run = new Generation("", params.model, params.max_tokens);

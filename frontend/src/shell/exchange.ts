@@ -47,6 +47,7 @@ export async function readImport(file: File): Promise<ImportBody> {
 
 const PART_MESSAGES = 1000; // what the server takes at once
 const TITLE_CHARS = 200;
+const SAY_SECONDS = 10; // a screen reader says each
 
 /** A chat in requests that the server takes: `limitBytes` is its limit of one. */
 export function importParts(body: ImportBody, limitBytes: number): ImportBody[] {
@@ -98,9 +99,9 @@ async function storePart(part: ImportBody, onWait: (seconds: number) => void): P
       return await api.importConversation(part);
     } catch (error) {
       if (!(error instanceof ApiError && error.code === "rate_limited" && error.details?.span === "minute")) throw error;
-      for (let left = Math.ceil(Number(error.details.retry_after_s)) || 1; left > 0; left--) {
+      for (let left = Math.ceil(Number(error.details.retry_after_s)) || 1; left > 0; left -= SAY_SECONDS) {
         onWait(left);
-        await new Promise((next) => setTimeout(next, 1000));
+        await new Promise((next) => setTimeout(next, 1000 * Math.min(left, SAY_SECONDS)));
       }
     }
   }
