@@ -8,8 +8,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from engine.kernel.gluon.flags import cta_barrier, peek, peek_some, settle, settle_some, unwritten
-from engine.kernel.gluon.gemv import advance
+from engine.kernel.gluon.flags import cta_barrier, peek, peek_some, settle, settle_some, unwritten, widen
+from engine.kernel.gluon.gemv import advance, wait_unit
 
 LOG2_E = gl.constexpr(1.4426950408889634)
 
@@ -114,14 +114,33 @@ def attend(C: gl.constexpr, kv, full, empty, qs, zero, at, layer, pos, split, ac
             x = rotate(heads[j], angles[0][j], angles[1][j], T)
             qs[j].index(zero).slice(0, 8).store(x)
             gl.store(cache[0] + 32 * j + 0 * row + col, x, mask=last & (row == RATIO))
+        if C.scores_ahead:
+            fence_async_shared()
+            cta_barrier()
+            fresh = own_scores(C, qs, zero)
+            first = scores(C, kv, full, qs, zero, at)
         value = settle(value, new[1] + vcol, use, guard, T, HB, 64, 2)
         copy = settle(copy, new[1] + ccol, use, guard, T, HB, 64, 2)
         for j in gl.static_range(HB):
             gl.store(cache[1] + 32 * j + ccol, copy[j], mask=last)
-        fence_async_shared()
-        cta_barrier()
-        at = run_splits(C, kv, full, empty, qs, zero, at, n, pos - start, units, split, last, value, part, lse, RATIO, SPLITS)
+        if C.scores_ahead:
+            fresh, s = warpgroup_mma_wait(0, deps=[fresh, first])
+        else:
+            fence_async_shared()
+            cta_barrier()
+            fresh = warpgroup_mma_wait(0, deps=[own_scores(C, qs, zero)])
+            s = fresh
+        at = run_splits(C, kv, full, empty, qs, zero, at, n, pos - start, units, split, last, fresh, s, value, part, lse, RATIO, SPLITS)
     return at
+
+
+@gluon.jit
+def own_scores(C: gl.constexpr, qs, zero):
+    """Start Q times itself [64, 8]: column RATIO is Q times the new key."""
+    fresh = gl.zeros([64, 8], gl.float32, layout=gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 16]))
+    for j in gl.static_range(gl.constexpr(C.head_size // 32)):
+        fresh = warpgroup_mma(qs[j].index(zero), qs[j].index(zero).slice(0, 8).permute((1, 0)), fresh, use_acc=(j > 0), is_async=True)
+    return fresh
 
 
 @gluon.jit
@@ -140,7 +159,10 @@ def clear(C: gl.constexpr, part, lse, RATIO: gl.constexpr, SPLITS: gl.constexpr)
 def scores(C: gl.constexpr, kv, full, qs, zero, at):
     """Start the products [64, 64] of the queries with the keys of the unit at a ring place, once they are there."""
     LS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
-    mbarrier.wait(full.index(at[0]), at[1])
+    if C.scores_ahead:
+        wait_unit(full, at)
+    else:
+        mbarrier.wait(full.index(at[0]), at[1])
     s = gl.zeros([64, 64], gl.float32, layout=LS)
     for j in gl.static_range(gl.constexpr(C.head_size // 32)):
         s = warpgroup_mma(qs[j].index(zero), kv.index(at[0] * (2 * C.boxes) + j).permute((1, 0)), s, use_acc=(j > 0), is_async=True)
@@ -154,6 +176,12 @@ def exp2(x):
 
 
 @gluon.jit
+def reciprocal(x):
+    """1 / x, within a unit in the last place."""
+    return gl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
 def computed_rows(C: gl.constexpr, L: gl.constexpr):
     """[64]: true in the first 8 of every 16 rows. Only those can hold heads; a thread's other rows need not be computed. (With head size 128 their
     constants would cost spills: true everywhere.)"""
@@ -161,21 +189,17 @@ def computed_rows(C: gl.constexpr, L: gl.constexpr):
 
 
 @gluon.jit
-def run_splits(C: gl.constexpr, kv, full, empty, qs, zero, at, n, older, units, split, last, value, part, lse, RATIO: gl.constexpr,
+def run_splits(C: gl.constexpr, kv, full, empty, qs, zero, at, n, older, units, split, last, fresh, s, value, part, lse, RATIO: gl.constexpr,
                SPLITS: gl.constexpr):  # fmt: skip
     """Online softmax over n units; writes the normalised output and its log-sum-exp. ``older``: positions before the new one; with ``last`` its
-    key (row RATIO of qs) and its ``value`` come first. Returns the new ring place."""
+    score (column RATIO of ``fresh``) and its ``value`` come first. s: products of the first unit with
+    ``Plan.scores_ahead``. Returns the new ring place."""
     HB: gl.constexpr = C.head_size // 32
     LS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
     LO: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 32, 16])
-    LN: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 16])
     T: gl.constexpr = part.dtype.element_ty
     SCALE: gl.constexpr = C.head_size**-0.5 * LOG2_E
-    fresh = gl.zeros([64, 8], gl.float32, layout=LN)
-    for j in gl.static_range(HB):  # Q times itself: column RATIO is Q times the new key
-        fresh = warpgroup_mma(qs[j].index(zero), qs[j].index(zero).slice(0, 8).permute((1, 0)), fresh, use_acc=(j > 0), is_async=True)
-    fresh = warpgroup_mma_wait(0, deps=[fresh])
-    n8 = gl.arange(0, 8, layout=gl.SliceLayout(0, LN))[None, :]
+    n8 = gl.arange(0, 8, layout=gl.SliceLayout(0, fresh.type.layout))[None, :]
     new_score = gl.convert_layout(gl.sum(gl.where(n8 == RATIO, fresh, 0.0), axis=1), gl.SliceLayout(1, LS))
     m = gl.where(last, new_score, float("-inf"))
     total = gl.where(last, m * 0.0 + 1.0, 0.0)
@@ -184,12 +208,15 @@ def run_splits(C: gl.constexpr, kv, full, empty, qs, zero, at, n, older, units, 
         out = out + (gl.zeros([64, 32], gl.float32, layout=LO) + value[j].to(gl.float32)[None, :],)
     col = gl.arange(0, 64, layout=gl.SliceLayout(0, LS))[None, :]
     for k in range(n):
-        s = warpgroup_mma_wait(0, deps=[scores(C, kv, full, qs, zero, at)])
+        if C.scores_ahead:
+            t = s
+        else:
+            t = warpgroup_mma_wait(0, deps=[scores(C, kv, full, qs, zero, at)])
         left = older - 64 * taken(units, split, k, SPLITS) - (col & 6)  # a thread's columns differ outside of these bits
-        s = gl.where((col & 57) < left, s, float("-inf"))
-        top = gl.maximum(m, gl.max(s, axis=1))
+        t = gl.where((col & 57) < left, t, float("-inf"))
+        top = gl.maximum(m, gl.max(t, axis=1))
         old = gl.where(computed_rows(C, LS), exp2((m - top) * SCALE), 1.0)
-        p = gl.where(computed_rows(C, LS)[:, None], exp2(gl.fma(s, SCALE, (top * -SCALE)[:, None])), 0.0)
+        p = gl.where(computed_rows(C, LS)[:, None], exp2(gl.fma(t, SCALE, (top * -SCALE)[:, None])), 0.0)
         total = gl.fma(total, old, gl.sum(p, axis=1))
         m = top
         weights = gl.convert_layout(p.to(T), gl.DotOperandLayout(0, LO, 2))
@@ -197,7 +224,17 @@ def run_splits(C: gl.constexpr, kv, full, empty, qs, zero, at, n, older, units, 
         acc = ()
         for j in gl.static_range(HB):
             acc = acc + (warpgroup_mma(weights, kv.index(at[0] * (2 * C.boxes) + HB + j), out[j] * old, is_async=True),)
-        out = warpgroup_mma_wait(0, deps=acc)
+        if C.scores_ahead:
+            if k + 1 < n:
+                waited = warpgroup_mma_wait(0, deps=acc + (scores(C, kv, full, qs, zero, advance(C, at, 1)),))
+                s = waited[HB]
+                out = ()
+                for j in gl.static_range(HB):
+                    out = out + (waited[j],)
+            else:
+                out = warpgroup_mma_wait(0, deps=acc)
+        else:
+            out = warpgroup_mma_wait(0, deps=acc)
         mbarrier.arrive(empty.index(at[0]), count=1)
         at = advance(C, at, 1)
     write_split(C, out, m * SCALE, total, part, lse, RATIO, SPLITS)
@@ -209,7 +246,7 @@ def write_split(C: gl.constexpr, out, m, total, part, lse, RATIO: gl.constexpr, 
     LO: gl.constexpr = out[0].type.layout
     row = gl.arange(0, 64, layout=gl.SliceLayout(1, LO))[:, None]
     col = gl.arange(0, 32, layout=gl.SliceLayout(0, LO))[None, :]
-    share = gl.convert_layout(1.0 / total, gl.SliceLayout(1, LO))[:, None]
+    share = gl.convert_layout(reciprocal(total), gl.SliceLayout(1, LO))[:, None]
     for j in gl.static_range(gl.constexpr(C.head_size // 32)):
         gl.store(part + row * (SPLITS * C.head_size) + 32 * j + col, (out[j] * share).to(part.dtype.element_ty), mask=row < RATIO)
     r = gl.arange(0, 64, layout=m.type.layout)
@@ -243,27 +280,32 @@ def combine(C: gl.constexpr, part, lse, splits, guard, SEG: gl.constexpr, SPLITS
     TOGETHER: gl.constexpr = 2 if H == 128 else C.boxes
     STRIDE: gl.constexpr = 2 * (SPLITS * H if H == 64 else 32 if H == 96 else 64)
     used = (split < splits).to(gl.int32)[None, :, None] * TOGETHER
-    loaded = ()
     logs = ()
-    for g in gl.static_range(gl.constexpr(C.boxes // TOGETHER)):
-        row = ((r * (C.kw // H if H != 96 else 1) + g) * SPLITS)[:, None] + split[None, :]
-        loaded = loaded + (peek((part + row * H)[:, :, None] + col, used, TOGETHER, STRIDE, 8),)
     for j in gl.static_range(gl.constexpr(C.boxes)):
         if same_heads(j, H) == j:
             logs = logs + (peek_some(lse + head_of(r, j, C)[:, None] * SPLITS + split[None, :], left, PACK),)
+    loaded = ()
+    for g in gl.static_range(gl.constexpr(C.boxes // TOGETHER)):
+        row = ((r * (C.kw // H if H != 96 else 1) + g) * SPLITS)[:, None] + split[None, :]
+        loaded = loaded + (peek((part + row * H)[:, :, None] + col, used, TOGETHER, STRIDE, 8),)
+    written = ()
+    for j in gl.static_range(gl.constexpr(C.boxes)):
+        if same_heads(j, H) == j:
+            p = lse + head_of(r, j, C)[:, None] * SPLITS + split[None, :]
+            written = written + (settle_some(logs[log_index(j, H)], p, left, guard, PACK),)
+    weights = ()
+    for j in gl.static_range(len(written)):
+        log = gl.where(left > 0, written[j], float("-inf"))
+        weight = exp2(log - gl.max(log, axis=1)[:, None])
+        weights = weights + (weight * reciprocal(gl.sum(weight, axis=1))[:, None],)
     tiles = ()
-    weight = gl.zeros([ROWS, SPLITS], gl.float32, layout=L2)
     for g in gl.static_range(gl.constexpr(C.boxes // TOGETHER)):
         row = ((r * (C.kw // H if H != 96 else 1) + g) * SPLITS)[:, None] + split[None, :]
         v = settle(loaded[g], (part + row * H)[:, :, None] + col, used, guard, T, TOGETHER, STRIDE, 8)
         for t in gl.static_range(TOGETHER):
-            if same_heads(g * TOGETHER + t, H) == g * TOGETHER + t:
-                p = lse + head_of(r, g * TOGETHER + t, C)[:, None] * SPLITS + split[None, :]
-                log = gl.where(left > 0, settle_some(logs[log_index(g * TOGETHER + t, H)], p, left, guard, PACK), float("-inf"))
-                weight = exp2(log - gl.max(log, axis=1)[:, None])
-                weight = weight / gl.sum(weight, axis=1)[:, None]
-            x = v[t].to(gl.float32)
-            tiles = tiles + (input_rows(weighted_sum(x, gl.broadcast(weight[:, :, None], x)[0], EACH), x, SEG),)
+            x = widen(v[t])
+            weight = gl.broadcast(weights[log_index(g * TOGETHER + t, H)][:, :, None], x)[0]
+            tiles = tiles + (input_rows(weighted_sum(x, weight, EACH), x, SEG),)
     return tiles
 
 
@@ -306,7 +348,7 @@ def same_heads(j, head_size):
 
 @gluon.constexpr_function
 def log_index(j, head_size):
-    return j // 2 if head_size == 128 else j
+    return 0 if head_size == 96 else j // 2 if head_size == 128 else j
 
 
 @gluon.jit

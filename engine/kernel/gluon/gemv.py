@@ -96,6 +96,26 @@ def multiply(C: gl.constexpr, ring, xs, at, acc, more: gl.constexpr, part):
 
 
 @gluon.jit
+def hold_unit(C: gl.constexpr, ring, full, empty, at):
+    """Take the unit at the ring place into registers and give its slot back: room for one more while its input is awaited. Returns A's tiles."""
+    A: gl.constexpr = gl.DotOperandLayout(0, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 16]), 2)
+    wait_unit(full, at)
+    held = ()
+    for j in gl.static_range(gl.constexpr(C.boxes)):
+        held = held + (ring.index(at[0] * C.boxes + j).load(A),)
+    mbarrier.arrive(empty.index(at[0]), count=1)
+    return held
+
+
+@gluon.jit
+def multiply_held(C: gl.constexpr, held, xs, acc, part):
+    """``multiply`` for a unit that ``hold_unit`` took."""
+    for j in gl.static_range(gl.constexpr(C.boxes)):
+        acc = warpgroup_mma(held[j], xs[j].index(part).permute((1, 0)), acc, use_acc=j > 0, is_async=True)
+    return acc
+
+
+@gluon.jit
 def unknown_zero(at):
     """A zero that the compiler does not know, for the index of x's tiles: made where it is used from what is alike in all threads. (Descriptors of constant
     tiles are all computed at the start of the kernel and fill the registers, and ptxas of CUDA 12.8 was seen to use one before its value was there.)"""
@@ -217,7 +237,9 @@ def run_blocks(C: gl.constexpr, ring, full, empty, xs, at, first, n, scale, ctx,
     """n blocks of TOGETHER (1, 2) units of a phase of UNITS units from the ring place ``at``; ``first`` is the number of the first block in its
     phase. Returns the ring place after them.
     """
-    if TOGETHER == 1:
+    if TOGETHER == 1 and UNITS > Q.ctas:
+        return run_three(C, ring, full, empty, xs, at, first, n, scale, ctx, SEG, KIND, Q)
+    elif TOGETHER == 1:
         return run_unit(C, ring, full, empty, xs, at, first, n, scale, ctx, SEG, KIND, Q)
     elif UNITS <= 2 * Q.ctas:
         return run_pair(C, ring, full, empty, xs, at, first, n, scale, ctx, SEG, KIND, Q)
@@ -228,10 +250,32 @@ def run_blocks(C: gl.constexpr, ring, full, empty, xs, at, first, n, scale, ctx,
 @gluon.jit
 def run_pairs(C: gl.constexpr, ring, full, empty, xs, at, first, n, scale, ctx, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
     """n pairs of units; the sums of pair k - 1 are finished while pair k is multiplied."""
+    v1 = wanted(nothing(SEG if SEG > 8 else 8), SEG)
+    return more_pairs(C, ring, full, empty, xs, at, rows(v1, SEG), v1, 0, first, n, scale, ctx, SEG, KIND, Q)
+
+
+@gluon.jit
+def run_pairs_after(
+    C: gl.constexpr, ring, full, empty, xs, at, held, first, n, scale, ctx, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr
+):
+    """``run_pairs`` of at least one pair, of which ``hold_unit`` has taken the first unit."""
     NX: gl.constexpr = SEG if SEG > 8 else 8
-    v1 = wanted(nothing(NX), SEG)
-    s0 = rows(v1, SEG)
-    for k in range(n):
+    following = advance(C, at, 1)
+    a0 = multiply_held(C, held, xs, nothing(NX), unknown_zero(at))
+    wait_unit(full, following)
+    a1 = multiply(C, ring, xs, following, nothing(NX), False, unknown_zero(following))
+    d0, d1 = warpgroup_mma_wait(0, deps=[a0, a1])
+    mbarrier.arrive(empty.index(following[0]), count=1)
+    at = advance(C, following, 1)
+    return more_pairs(C, ring, full, empty, xs, at, rows(wanted(d0, SEG), SEG), wanted(d1, SEG), 1, first, n, scale, ctx, SEG, KIND, Q)
+
+
+@gluon.jit
+def more_pairs(C: gl.constexpr, ring, full, empty, xs, at, s0, v1, DONE: gl.constexpr, first, n, scale, ctx, SEG: gl.constexpr, KIND: gl.constexpr,
+               Q: gl.constexpr):  # fmt: skip
+    """The pairs from number DONE (0, 1) on. s0, v1: of the pair before them, its first unit's sums and what ``rows`` needs of its second."""
+    NX: gl.constexpr = SEG if SEG > 8 else 8
+    for k in range(DONE, n):
         following = advance(C, at, 1)
         here = unknown_zero(at)
         wait_unit(full, at)
@@ -270,12 +314,53 @@ def run_pair(C: gl.constexpr, ring, full, empty, xs, at, pair, n, scale, ctx, SE
 def run_unit(C: gl.constexpr, ring, full, empty, xs, at, u, n, scale, ctx, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
     """Unit u alone, or nothing with n = 0."""
     if n > 0:
-        wait_unit(full, at)
-        d = warpgroup_mma_wait(0, deps=[multiply(C, ring, xs, at, nothing(SEG if SEG > 8 else 8), False, unknown_zero(at))])
-        finish_unit(rows(wanted(d, SEG), SEG) * scale, u, True, ctx, C, KIND, Q)
+        d = warpgroup_mma_wait(0, deps=[begin_unit(C, ring, full, xs, at, SEG)])
+        finish_product(d, u, scale, ctx, C, SEG, KIND, Q)
         mbarrier.arrive(empty.index(at[0]), count=1)
         at = advance(C, at, 1)
     return at
+
+
+@gluon.jit
+def run_three(C: gl.constexpr, ring, full, empty, xs, at, first, n, scale, ctx, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
+    """n single units, 2 or 3: all are multiplied, then all are finished."""
+    second = advance(C, at, 1)
+    if n > 2:  # (by arithmetic the ring place would not be known to be alike in all threads: twice the instructions for every address)
+        third = advance(C, second, 1)
+        a0 = begin_unit(C, ring, full, xs, at, SEG)
+        a1 = begin_unit(C, ring, full, xs, second, SEG)
+        a2 = begin_unit(C, ring, full, xs, third, SEG)
+        d0, d1, d2 = warpgroup_mma_wait(0, deps=[a0, a1, a2])
+        finish_product(d0, first, scale, ctx, C, SEG, KIND, Q)
+        finish_product(d1, first + Q.ctas, scale, ctx, C, SEG, KIND, Q)
+        finish_product(d2, first + 2 * Q.ctas, scale, ctx, C, SEG, KIND, Q)
+        release(empty, at, second)
+        barriers_off()
+        mbarrier.arrive(empty.index(third[0]), count=1)
+        barriers_on()
+        at = advance(C, third, 1)
+    else:
+        a0 = begin_unit(C, ring, full, xs, at, SEG)
+        a1 = begin_unit(C, ring, full, xs, second, SEG)
+        d0, d1 = warpgroup_mma_wait(0, deps=[a0, a1])
+        finish_product(d0, first, scale, ctx, C, SEG, KIND, Q)
+        finish_product(d1, first + Q.ctas, scale, ctx, C, SEG, KIND, Q)
+        release(empty, at, second)
+        at = advance(C, second, 1)
+    return at
+
+
+@gluon.jit
+def begin_unit(C: gl.constexpr, ring, full, xs, at, SEG: gl.constexpr):
+    """Start the product of the unit at the ring place, once it is there."""
+    wait_unit(full, at)
+    return multiply(C, ring, xs, at, nothing(SEG if SEG > 8 else 8), False, unknown_zero(at))
+
+
+@gluon.jit
+def finish_product(d, u, scale, ctx, C: gl.constexpr, SEG: gl.constexpr, KIND: gl.constexpr, Q: gl.constexpr):
+    """Hand over the sums of the product d of unit u, times ``scale``."""
+    finish_unit(rows(wanted(d, SEG), SEG) * scale, u, True, ctx, C, KIND, Q)
 
 
 @gluon.jit

@@ -44,17 +44,20 @@ from engine.kernel.gluon.flags import (
     settle_tiles,
     unwritten,
     wait_count,
+    widen,
 )
 from engine.kernel.gluon.gemv import (
     DELTA,
     GATE,
     QKV,
     advance,
+    hold_unit,
     input_layout,
     run_blocks,
     run_head,
     run_lane_units,
     run_pairs,
+    run_pairs_after,
     run_parts,
     share,
     stage,
@@ -275,7 +278,7 @@ def scaled_sum(h, v, e, scale, C: gl.constexpr):
 def plain_sum(h, v, C: gl.constexpr):
     r = ()
     for j in gl.static_range(gl.constexpr(C.boxes)):
-        r = r + (h[j] + v[j].to(gl.float32),)
+        r = r + (h[j] + widen(v[j]),)
     return r
 
 
@@ -322,7 +325,7 @@ def stage_normed(C: gl.constexpr, xs, warps, h, w, bad, layer, T: gl.constexpr):
         warps.store(gl.sum(gl.reshape(t, [4, t.shape[0] * 16]), axis=1))
         stage(xs, products(h, w, C), T, C.boxes)
         squares = gl.sum(warps.load(gl.BlockedLayout([4], [32], [4], [0])), axis=0)
-        scale = 1.0 / gl.sqrt(gl.fma(squares, 1.0 / C.hidden, C.eps))
+        scale = gl.rsqrt(gl.fma(squares, 1.0 / C.hidden, C.eps))
     else:
         r, squares = inverse_rms(h, C)
         stage(xs, weighted(h, r, w, C), T, C.boxes)
@@ -607,6 +610,8 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     if C.ranks == 1:
         begin_step(counters)
         step += 1
+        if Q.holds:
+            held = hold_unit(C, ring, full, empty, at)
         wait_count(counters, step * Q.ctas - Q.early(Q.units_o, C.early), guard)
         tw = now(C, pid)
         p = a_sum + C.at_o + xo
@@ -614,6 +619,8 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     else:
         begin_meeting(C, counters, away)
         step += 1
+        if Q.holds:
+            held = hold_unit(C, ring, full, empty, at)
         h = add_sum_of_all(C, h, part_of(shared, sums, 0, C), xo, counters, tok * C.meetings + 2 * layer + 1, Q.early(Q.units_o, C.early), layer, pid,
                            guard, T)  # fmt: skip
         tw = now(C, pid)
@@ -622,7 +629,10 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
     unit += Q.units_o
     first, units = share(unit, Q.units_w13, pid, Q.ctas, 2)
     ctx = (a + C.at_u, ahead)
-    at = run_blocks(C, ring, full, empty, xd, at, first, units, scale, ctx, C.segments_d, GATE, 2, Q.units_w13, Q)
+    if Q.holds:
+        at = run_pairs_after(C, ring, full, empty, xd, at, held, first, units, scale, ctx, C.segments_d, GATE, Q)
+    else:
+        at = run_blocks(C, ring, full, empty, xd, at, first, units, scale, ctx, C.segments_d, GATE, 2, Q.units_w13, Q)
     record(trace, pid, layer * 5 + 3, t0, tw, t1, C)
     # down projection
     w = load_tiles(norms + (2 * layer + 2) * C.padded_hidden + xo, C.boxes)

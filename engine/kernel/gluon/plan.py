@@ -55,8 +55,18 @@ class Mode:
         return 1 if units <= self.ctas else 2
 
     @property
+    def holds(self) -> bool:
+        """Whether the first unit of gate and up waits in registers for its input: where every CTA has one, in models of one lane."""
+        return self.sums == 1 and self.units_w13 >= 2 * self.ctas
+
+    @property
+    def three_qkv(self) -> bool:
+        """Whether a CTA takes two or three units of QKV, one by one: then none waits for a fourth."""
+        return 2 * self.ctas < self.units_qkv <= 3 * self.ctas
+
+    @property
     def block_qkv(self) -> int:
-        return self.together(self.units_qkv)
+        return 1 if self.three_qkv else self.together(self.units_qkv)
 
     @property
     def block_o(self) -> int:
@@ -161,6 +171,11 @@ class Plan:
         rows = 2 * self.layers * self.lanes * 2 if self.exchange else 0
         sums = (2 * self.common_layers + (self.all_lanes > 1)) * self.groups * 4
         return (self.ranks - 1) * ((rows + sums) * self.hidden + 8 * self.ctas)
+
+    @property
+    def scores_ahead(self) -> bool:
+        """Whether attention multiplies the keys of a unit before the unit before is done (with lanes or wide heads that would cost spills)."""
+        return self.all_lanes == 1 and self.head_size < 128
 
     @property
     def kw(self) -> int:

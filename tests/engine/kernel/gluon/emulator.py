@@ -383,6 +383,12 @@ class Machine:
     def exp2(self, x):
         return Value(np.exp2(x.data))
 
+    def reciprocal(self, x):
+        return Value(1 / x.data)
+
+    def widen(self, v):
+        return v.to(FLOAT32)
+
     def read_stop(self, host, pid):
         return Value(self.memory.load(host[2])) if int(pid) == 0 else Value(np.int32(0))
 
@@ -518,6 +524,7 @@ class Machine:
             warp_specialize=specialize,
             where=where,
             zeros=lambda shape, kind, layout=None: Value(np.zeros(shape_of(shape), kind.numpy)),
+            rsqrt=value(lambda x: 1 / np.sqrt(x)),
             **{name: value(getattr(np, name)) for name in ("exp", "exp2", "log", "log2", "sqrt", "minimum", "maximum")},
             **{
                 name: layout

@@ -107,6 +107,7 @@ CASES = {
     "lanes, 8 ranks": (LANES, 8, 2),
     "no sums at once, 8 ranks": (NO_SUMS_AT_ONCE, 8, 1),
     "one lane, one rank": (LLAMA, 1, 4),
+    "one lane, two or three units of QKV": (LLAMA, 1, 6),
     "one lane, 2 ranks": (LLAMA, 2, 3),
     "one lane, 4 ranks": (LLAMA, 4, 2),
     "one lane, 8 ranks": (WIDE_LLAMA, 8, 1),
