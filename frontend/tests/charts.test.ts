@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { bars, lines } from "../src/pages/stats/charts";
+import { bars, lines, short } from "../src/pages/stats/charts";
 
 const axis = (figure: HTMLElement): string[] => [...figure.querySelectorAll(".y")].map((label) => label.textContent ?? "");
 const series = (...values: number[]) => [{ name: "x", look: "", values }];
@@ -17,5 +17,8 @@ describe("the axis of a chart", () => {
   });
   it("may have fractions where something is measured", () => {
     expect(axis(lines("", ["a"], series(1)))).toEqual(["1.2", "0.8", "0.4", "0"]);
+  });
+  it("is short", () => {
+    expect([1200, 12_300, 30_000, 120_000, 9_140_000].map(short)).toEqual(["1,200", "12.3 k", "30 k", "120 k", "9.14 M"]);
   });
 });

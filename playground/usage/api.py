@@ -58,6 +58,7 @@ def workers(request: HttpRequest) -> dict:
 @router.get("/choices")
 def choices(request: HttpRequest) -> dict:
     _check(request)
+    services.rollup_update()
     return selectors.choices()
 
 

@@ -116,6 +116,19 @@ def test_the_page_holds_on_every_screen(
     context.close()
 
 
+def test_a_range_keeps_the_focus_and_a_filter_from_elsewhere_is_shown(synthetic: Product, page: Page, admin: str) -> None:
+    sign_in(page, synthetic, admin, "/stats/?range=24h&model=long-gone")
+    expect(page.get_by_label("All models")).to_have_value("long-gone")
+    week = page.get_by_role("button", name="7 days")
+    week.focus()
+    page.keyboard.press("Enter")
+    expect(week).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_role("button", name="24 h")).to_have_attribute("aria-pressed", "false")
+    expect(week).to_be_focused()
+    page.get_by_role("button", name="Dates").press("Enter")
+    expect(page.get_by_label("From")).to_be_focused()
+
+
 def test_an_empty_span_says_so_and_keeps_its_axes(synthetic: Product, page: Page, admin: str) -> None:
     sign_in(page, synthetic, admin, "/stats/?from=2020-01-01&to=2020-01-02")
     expect(page.get_by_text(re.compile("No requests between 1 Jan, 00:00 and 3 Jan, 00:00 UTC."))).to_be_visible()

@@ -527,6 +527,12 @@ def test_demo_usage_fills_every_part_of_the_page(empty_redis, staff) -> None:
 
 
 @pytest.mark.django_db
+def test_a_model_is_offered_as_a_filter_as_soon_as_it_has_answered(empty_redis, staff, owner) -> None:
+    Generation.objects.create(model="fresh", state="done", finished_at=timezone.now(), **owner.fields())
+    assert staff.get("/api/stats/choices").json()["models"] == ["fresh"]
+
+
+@pytest.mark.django_db
 def test_an_answer_of_a_fork_is_counted_for_its_link(empty_redis, owner) -> None:
     link = share(browser(owner), chat(owner))
     viewer = Owner(visitor_id=uuid.uuid4())

@@ -27,7 +27,7 @@ export const stats = {
   "stats.restart": "Restart", "stats.restart_ask": "Restart {name}? Its present request ends first; then its models are loaded anew.",
   "stats.resume": "Resume", "stats.resume_ask": "Let {name} take requests again?",
   "stats.revoke": "Revoke", "stats.revoke_ask": "Revoke '{name}'? Its address stops working at once.",
-  "stats.revoke_key_ask": "Revoke the key {name}? Programs that use it are refused at once.", "stats.share": "Share", "stats.show": "Show", "stats.signed_in": "{n} signed in,", "stats.source_api": "API", "stats.source_web": "Browser",
+  "stats.revoke_key_ask": "Revoke the key {name}? Programs that use it get an error, and what they run now is stopped.", "stats.share": "Share", "stats.show": "Show", "stats.signed_in": "{n} signed in,", "stats.source_api": "API", "stats.source_web": "Browser",
   "stats.spread_rate_note": "tok/s of each request; bars are 5 % wide", "stats.spread_ttft_note": "ms; the last bar takes what is above the 99 % point",
   "stats.state": "State", "stats.state_draining": "Draining", "stats.state_failed": "Failed", "stats.state_late": "No heartbeat", "stats.state_loading": "Loading model",
   "stats.state_prefill": "Reading prompt", "stats.state_ready": "Ready", "stats.state_streaming": "Streaming",

@@ -26,7 +26,7 @@ export const stats = {
   "stats.restart": "Relancer", "stats.restart_ask": "Relancer {name} ? Sa requête en cours se termine d'abord ; ses modèles sont ensuite rechargés.",
   "stats.resume": "Reprendre", "stats.resume_ask": "Laisser {name} reprendre des requêtes ?",
   "stats.revoke": "Révoquer", "stats.revoke_ask": "Révoquer « {name} » ? Son adresse cesse aussitôt de fonctionner.",
-  "stats.revoke_key_ask": "Révoquer la clé {name} ? Les programmes qui l'utilisent sont aussitôt refusés.", "stats.share": "Part", "stats.show": "Afficher", "stats.signed_in": "{n} connectés,", "stats.source_api": "API", "stats.source_web": "Navigateur",
+  "stats.revoke_key_ask": "Révoquer la clé {name} ? Les programmes qui l'utilisent reçoivent une erreur, et ce qu'ils exécutent est arrêté.", "stats.share": "Part", "stats.show": "Afficher", "stats.signed_in": "{n} connecté,|{n} connectés,", "stats.source_api": "API", "stats.source_web": "Navigateur",
   "stats.spread_rate_note": "jet./s de chaque requête ; barres larges de 5 %", "stats.spread_ttft_note": "ms ; la dernière barre prend ce qui dépasse le point à 99 %",
   "stats.state": "État", "stats.state_draining": "Se vide", "stats.state_failed": "En échec", "stats.state_late": "Pas de battement", "stats.state_loading": "Charge un modèle",
   "stats.state_prefill": "Lit la requête", "stats.state_ready": "Prêt", "stats.state_streaming": "Produit",

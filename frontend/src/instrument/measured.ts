@@ -6,6 +6,18 @@ import type { Generation } from "../store/generation";
 import { tableOf } from "./curve";
 import { deviceName, precision } from "./instrument";
 
+const DTYPES = ["float32", "float16", "bfloat16"];
+
+/** The command that measures a run again, or one of a usual length that the model's context takes. */
+export function benchCommand(card: ModelCard, promptTokens: number | null, outputTokens: number): string {
+  const context = card.context_tokens || Infinity;
+  const prompt = promptTokens ?? Math.min(45, Math.floor(context / 2));
+  const output = Math.max(2, outputTokens || Math.min(256, context - prompt));
+  const gpus = card.gpus > 0 ? ` --gpus ${card.gpus}` : "";
+  const dtype = card.precision && DTYPES.includes(card.precision) ? ` --dtype ${card.precision}` : "";
+  return `python -m engine bench ${card.name}${gpus}${dtype} --prompt-tokens ${prompt} --output-tokens ${output}`;
+}
+
 /** "How this is measured": definition, clock, window, machine, and the command that reproduces the number. */
 export function openMeasured(card: ModelCard | null, run: Generation | null): void {
   const rows: [string, string][] = [];
@@ -31,9 +43,7 @@ export function openMeasured(card: ModelCard | null, run: Generation | null): vo
   for (const [name, value] of rows) list.append(h("dt", null, name), h("dd", null, value));
   const body = h("div", { class: "howpop" }, h("p", null, t("how_definition")), h("p", null, t("how_window")), list);
   if (card) {
-    const gpus = card.gpus > 0 ? ` --gpus ${card.gpus}` : "";
-    const command = `python -m engine bench ${card.name}${gpus} --prompt-tokens ${prompt ?? 45} --output-tokens ${run?.tokens || 256}`;
-    body.append(h("p", null), h("p", null, t("how_command")), h("pre", { tabindex: "0" }, command));
+    body.append(h("p", null), h("p", null, t("how_command")), h("pre", { tabindex: "0" }, benchCommand(card, prompt, run?.tokens ?? 0)));
   }
   const points = run ? tableOf(run.samples) : [];
   if (points.length > 0) {

@@ -44,10 +44,10 @@ function frame(name: string, top: number, labels: string[]): { figure: HTMLEleme
   return { figure: h("figure", { class: "trace", role: "img", "aria-label": name }, plot), svg };
 }
 
-/** 1,200 as it is, 12,300 as 12.3 k, 9,140,000 as 9.14 M. */
+/** 1,200 as it is, 12,300 as 12.3 k, 30,000 as 30 k, 9,140,000 as 9.14 M. */
 export function short(value: number): string {
   if (value >= 1e6) return `${num(value / 1e6, value >= 1e7 ? 1 : 2)} M`;
-  if (value >= 10_000) return `${num(value / 1e3, value >= 1e5 ? 0 : 1)} k`;
+  if (value >= 10_000) return `${num(value / 1e3, value >= 1e5 || value % 1000 === 0 ? 0 : 1)} k`;
   return num(value, value > 0 && value < 10 && value % 1 ? 1 : 0);
 }
 

@@ -49,20 +49,19 @@ class StatsPage {
     const main = h("main", { id: "main", class: "mn" }, bar, this.note, this.readouts, this.charts, workers, this.more, this.spreads, this.tables);
     const admin = h("a", { class: "btn q", href: "/admin/" }, t("stats.admin"));
     root.append(...siteFrame("stats", main, admin));
-    this.drawRanges();
+    this.makeRanges();
     void this.refresh();
     void this.watchEngines();
   }
 
   // Filters -------------------------------------------------------------------------------------------------------------
 
-  private drawRanges(): void {
-    const range = this.filter.get("range");
-    const item = (name: string, label: string): HTMLElement =>
-      h("button", { type: "button", "aria-pressed": String(range === name || (name === "dates" && !range)), onClick: () => this.choose(name) }, label);
-    this.ranges.replaceChildren(item("24h", t("stats.range_24h")), item("7d", t("stats.range_7d")), item("30d", t("stats.range_30d")), item("dates", t("stats.dates")));
-    this.dates.hidden = Boolean(range);
-    if (this.dates.childElementCount) return;
+  private makeRanges(): void {
+    const names = { "24h": "stats.range_24h", "7d": "stats.range_7d", "30d": "stats.range_30d", dates: "stats.dates" };
+    for (const [name, label] of Object.entries(names)) {
+      this.ranges.append(h("button", { type: "button", "data-range": name, onClick: () => this.choose(name) }, t(label)));
+    }
+    this.markRange();
     const from = h("input", { type: "date", class: "field", required: true, "aria-label": t("stats.from"), value: this.filter.get("from") ?? "" });
     const to = h("input", { type: "date", class: "field", required: true, "aria-label": t("stats.to"), value: this.filter.get("to") ?? "" });
     const show = button({ label: t("stats.show") });
@@ -76,10 +75,17 @@ class StatsPage {
     });
   }
 
+  /** The buttons stay: one of them has the focus. */
+  private markRange(): void {
+    const range = this.filter.get("range") ?? "dates";
+    for (const item of this.ranges.querySelectorAll("button")) item.setAttribute("aria-pressed", String(item.dataset.range === range));
+    this.dates.hidden = range !== "dates";
+  }
+
   private choose(name: string): void {
     if (name === "dates") {
       this.filter.delete("range");
-      this.drawRanges();
+      this.markRange();
       this.dates.querySelector("input")?.focus();
       return;
     }
@@ -87,7 +93,7 @@ class StatsPage {
     this.filter.delete("to");
     if (name === "30d" && this.filter.get("by") === "hour") this.clearStep();
     this.set("range", name);
-    this.drawRanges();
+    this.markRange();
   }
 
   private clearStep(): void {
@@ -99,8 +105,11 @@ class StatsPage {
     const select = (name: string, all: string, options: [string, string][] = []): HTMLSelectElement => {
       const element = h("select", { class: "field", "aria-label": all });
       const fill = (items: [string, string][]): void => {
+        const chosen = this.filter.get(name) ?? "";
+        const known = items.some(([value]) => value === chosen);
+        if (chosen && !known) items = [...items, [chosen, chosen]]; // of an address from elsewhere: the page shows what it filters by
         element.replaceChildren(h("option", { value: "" }, all), ...items.map(([value, label]) => h("option", { value }, label)));
-        element.value = this.filter.get(name) ?? "";
+        element.value = chosen;
       };
       fill(options);
       element.addEventListener("change", () => this.set(name, element.value));
