@@ -1,8 +1,11 @@
 """HTTP for the browser: JSON, owner by session or visitor cookie, CSRF header on writes."""
 
+import logging
 from uuid import UUID
 
+import redis
 from django.core.exceptions import RequestDataTooBig
+from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
 from ninja.errors import HttpError, ValidationError
@@ -11,9 +14,11 @@ from ninja.utils import check_csrf
 from playground import engine_client
 from playground.chat import selectors, services
 from playground.config import config
-from playground.exceptions import MessageTooLarge, PlaygroundError
+from playground.exceptions import MessageTooLarge, PlaygroundError, Unavailable
 from playground.identity import Owner
 from playground.schemas import ConversationOut, ConversationPage, ConversationPatch, GenerationOut, ModelCard, Text
+
+log = logging.getLogger(__name__)
 
 
 def owner(request: HttpRequest) -> Owner:
@@ -33,6 +38,13 @@ api.add_router("/conversations/import", "playground.chat.imports.router")
 @api.exception_handler(PlaygroundError)
 def on_playground_error(request: HttpRequest, error: PlaygroundError) -> JsonResponse:
     return JsonResponse(error.body, status=error.status)
+
+
+@api.exception_handler(redis.RedisError)
+@api.exception_handler(OperationalError)
+def on_storage_error(request: HttpRequest, error: Exception) -> JsonResponse:
+    log.error("%s %s: %s: %s", request.method, request.path, type(error).__name__, error)
+    return on_playground_error(request, Unavailable("The server's storage does not answer. Try again."))
 
 
 @api.exception_handler(ValidationError)

@@ -4,6 +4,8 @@ import json
 from uuid import uuid4
 
 import pytest
+import redis
+from django.db import OperationalError
 from django.test import Client
 
 from tests.playground.conftest import wait_for
@@ -23,6 +25,18 @@ def owned_conversation(browser: Client, title: str = "Mine"):
     from playground.identity import COOKIE, Owner, visitor_from_cookie
 
     return services.conversation_create(owner=Owner(visitor_id=visitor_from_cookie(browser.cookies[COOKIE].value)), title=title)
+
+
+@pytest.mark.parametrize("error", [redis.ConnectionError("away"), redis.TimeoutError("slow"), OperationalError("database is locked")])
+def test_storage_that_does_not_answer_is_said_and_no_failure_of_the_server(browser, monkeypatch, error):
+    from playground import engine_client
+
+    def fail():
+        raise error
+
+    monkeypatch.setattr(engine_client, "model_cards", fail)
+    answer = browser.get("/api/models")
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
 
 
 def test_the_page_carries_boot_data_a_policy_and_a_visitor_cookie():
