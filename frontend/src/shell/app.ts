@@ -222,6 +222,11 @@ export class Playground {
     });
     window.addEventListener("keydown", (event) => this.key(event));
     addEventListener("pagehide", () => finishUndo());
+    addEventListener("dragover", (event) => {
+      if (!event.dataTransfer?.types.includes("Files")) return;
+      event.preventDefault(); // a file that is dropped would take the place of the page
+      event.dataTransfer.dropEffect = "none";
+    });
     document.addEventListener("visibilitychange", () => this.schedule());
     this.channel?.addEventListener("message", (event: MessageEvent<{ conversation: string }>) => {
       void this.history.refresh();
