@@ -222,7 +222,7 @@ export class Playground {
     });
     window.addEventListener("keydown", (event) => this.key(event));
     addEventListener("pagehide", () => finishUndo());
-    addEventListener("dragover", (event) => {
+    document.addEventListener("dragover", (event) => {
       if (!event.dataTransfer?.types.includes("Files")) return;
       event.preventDefault(); // a file that is dropped would take the place of the page
       event.dataTransfer.dropEffect = "none";
