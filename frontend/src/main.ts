@@ -3,6 +3,7 @@ import "./styles/app.css";
 import "./styles/instrument.css";
 import type { Boot } from "./api/types";
 import { Playground } from "./shell/app";
+import { notice } from "./shell/layers";
 import { followSystemTheme } from "./shell/theme";
 
 const root = document.getElementById("app");
@@ -12,6 +13,7 @@ followSystemTheme();
 if (root && boot) {
   if (location.pathname.startsWith("/race")) void import("./race/race").then(({ Race }) => new Race(boot, root));
   else new Playground(boot, root);
+  for (const text of boot.notices) notice(text);
 }
 
 document.addEventListener("playground:share", (event) => {

@@ -3,6 +3,7 @@
 from uuid import UUID
 
 import redis
+from django.contrib.messages import get_messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.middleware.csrf import get_token
 from django.shortcuts import render
@@ -34,6 +35,7 @@ def _boot(request: HttpRequest, conversation_id: UUID | None) -> dict:
         "default_model": config.model_names[0],
         "limits": {"message_bytes": config.max_message_bytes, "active": config.max_active_per_owner},
         "socket_path": "/ws/playground/",
+        "notices": [str(message) for message in get_messages(request)],  # of a page that led here, such as that of signing up
         "conversation_id": str(conversation_id) if conversation_id else None,
     }
 

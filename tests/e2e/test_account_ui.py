@@ -29,6 +29,7 @@ def test_a_chat_of_this_browser_is_kept_by_signing_up(synthetic: Product, page: 
     page.get_by_role("button", name="Show the password").click()
     expect(page.get_by_label("Password", exact=True)).to_have_attribute("type", "text")
     page.get_by_role("button", name="Create an account").click()
+    expect(page.locator(".undo")).to_have_text(f"Confirmation email sent to {email}.")
     page.goto(chat)
     expect(page.get_by_text("Remember this one").first).to_be_visible()
 

@@ -39,6 +39,8 @@ export interface Boot {
   limits: Record<string, number | null>;
   socket_path: string;
   conversation_id: string | null;
+  /** What a page that led here has to say, such as that a confirmation was sent. */
+  notices: string[];
 }
 
 export interface PromptMessage {

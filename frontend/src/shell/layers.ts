@@ -127,11 +127,11 @@ export function finishUndo(): void {
   commit();
 }
 
-/** A short message that needs no answer ("Copied"). */
+/** A short message that needs no answer ("Copied"), for as long as it takes to read. */
 export function notice(text: string): void {
   const element = h("div", { class: "undo", role: "status" }, h("span", null, text));
   document.body.append(element);
-  setTimeout(() => element.remove(), 2500);
+  setTimeout(() => element.remove(), Math.max(2500, 100 * text.length));
 }
 
 /** Says how far something has come, until `end`. Nothing is shown before the first words. */
