@@ -389,6 +389,7 @@ def test_a_chat_of_more_messages_than_one_request_takes_is_imported_whole(page: 
     assert [m["content"] for m in stored["messages"]] == [m["content"] for m in messages]
     assert {"Importing: 1,000 of 2,400 messages", "Importing: 2,000 of 2,400 messages"} <= set(page.evaluate("said"))
     expect(page.locator(".undo")).to_have_count(0)
+    expect(page.locator(".cnt")).to_have_text(re.compile("≈.5,692 of"))  # nobody has counted it: 20,490 characters
 
 
 def test_a_chat_with_a_link_asks_once_before_it_goes(page: Page, synthetic: Product, shot):

@@ -43,6 +43,7 @@ export class Composer {
   private attachments: Attachment[] = [];
   private context = 0;
   private baseTokens = 0;
+  private uncounted = 0;
   private composing = false;
 
   constructor(
@@ -134,9 +135,10 @@ export class Composer {
     this.drawCount();
   }
 
-  /** Tokens that the conversation so far takes, as the engine counted them. */
-  useBase(tokens: number): void {
+  /** Tokens that the conversation so far takes, as the engine counted them, and the characters of one that nobody counted. */
+  useBase(tokens: number, uncounted = 0): void {
     this.baseTokens = tokens;
+    this.uncounted = uncounted;
     this.drawCount();
   }
 
@@ -207,7 +209,7 @@ export class Composer {
   }
 
   private drawCount(): void {
-    const length = this.box.value.length + this.attachments.reduce((sum, one) => sum + one.text.length, 0);
+    const length = this.uncounted + this.box.value.length + this.attachments.reduce((sum, one) => sum + one.text.length, 0);
     const tokens = this.baseTokens + Math.ceil(length / CHARS_PER_TOKEN);
     const exact = length === 0;
     setText(this.count, this.context ? `${exact ? "" : "≈\u2009"}${num(tokens)} ${t("of")} ${num(this.context)}` : "");

@@ -301,7 +301,9 @@ export class Playground {
     const last = this.lastRun();
     this.bindInstrument(last);
     this.composer.placeholder(path.length === 0);
-    this.composer.useBase(last ? (last.usage?.prompt_tokens ?? 0) + (last.usage?.completion_tokens ?? 0) : 0);
+    const usage = path.at(-1)?.run?.usage;
+    if (usage) this.composer.useBase(usage.prompt_tokens + usage.completion_tokens);
+    else this.composer.useBase(0, path.reduce((sum, message) => sum + (message.run?.text || message.content).length, 0)); // an import, say
     this.frame.setPage(path.length === 0 ? "new" : "chats");
     this.frame.share.disabled = path.length === 0;
     this.drawTitle();

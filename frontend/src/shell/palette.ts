@@ -41,7 +41,7 @@ export function openPalette(commands: Command[], openChat: (id: string) => void)
     shown = [...fits, ...chats];
     list.replaceChildren(
       ...shown.map((one, index) =>
-        h("li", { role: "option", id: `palette-${index}`, onClick: () => run(index) }, h("span", null, one.label), one.key ? h("kbd", null, one.key) : null),
+        h("li", { role: "option", id: `palette-${index}`, onClick: () => run(index) }, h("span", { dir: "auto" }, one.label), one.key ? h("kbd", null, one.key) : null),
       ),
     );
     if (shown.length === 0) list.append(h("li", { role: "option", "aria-disabled": "true" }, t("nothing_found")));
