@@ -122,6 +122,22 @@ describe("export and import", () => {
     vi.useRealTimers();
   });
 
+  it("takes back what is there once the connection is back, when that was lost in the middle", async () => {
+    vi.useFakeTimers();
+    const called: string[] = [];
+    vi.stubGlobal("fetch", (path: string, init: RequestInit) => {
+      called.push(`${init.method} ${path}`);
+      if (called.length === 2 || called.length === 3) return Promise.reject(new TypeError("Failed to fetch"));
+      return Promise.resolve(new Response(init.method === "DELETE" ? null : '{"id": "7"}', { status: init.method === "DELETE" ? 204 : 201 }));
+    });
+    const messages = Array.from({ length: 1001 }, (_, n) => ({ id: String(n), parent_id: null, role: "user", content: "x" }));
+    await expect(importChat({ title: "", messages }, Infinity, () => undefined)).rejects.toThrow("No connection.");
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect(called.slice(2)).toEqual(["DELETE /api/conversations/7", "DELETE /api/conversations/7"]);
+    vi.unstubAllGlobals();
+    vi.useRealTimers();
+  });
+
   it("takes back what is there when the page is left in the middle", async () => {
     const called: string[] = [];
     vi.stubGlobal("fetch", (path: string, init: RequestInit) => {

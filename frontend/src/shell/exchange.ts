@@ -47,6 +47,7 @@ export async function readImport(file: File): Promise<ImportBody> {
 
 const PART_MESSAGES = 1000; // what the server takes at once
 const TITLE_CHARS = 200;
+const RETRY_MS = 2000;
 const SAY_SECONDS = 10; // a screen reader says each
 
 /** A chat in requests that the server takes: `limitBytes` is its limit of one. */
@@ -75,7 +76,7 @@ export function importParts(body: ImportBody, limitBytes: number): ImportBody[] 
 export async function importChat(body: ImportBody, limitBytes: number, onProgress: (done: number, waitSeconds: number) => void): Promise<string> {
   let id = "";
   let done = 0;
-  const takeBack = async (): Promise<void> => (id ? api.remove(id).catch(() => undefined) : undefined);
+  const takeBack = (): void => void (id && removeOnceReachable(id));
   addEventListener("pagehide", takeBack);
   try {
     for (const part of importParts(body, limitBytes)) {
@@ -84,12 +85,24 @@ export async function importChat(body: ImportBody, limitBytes: number, onProgres
       done += part.messages.length;
     }
   } catch (error) {
-    await takeBack();
+    takeBack();
     throw error;
   } finally {
     removeEventListener("pagehide", takeBack);
   }
   return id;
+}
+
+/** Also when the connection is lost: the part of a chat that is there must not stay. */
+async function removeOnceReachable(id: string): Promise<void> {
+  let lost = true;
+  while (lost) {
+    lost = await api.remove(id).then(
+      () => false,
+      (error: unknown) => error instanceof ApiError && error.code === "offline",
+    );
+    if (lost) await new Promise((next) => setTimeout(next, RETRY_MS));
+  }
 }
 
 /** A further part, once the limit of copies a minute allows it. */
