@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -211,7 +212,8 @@ def edited_ptx(plan: Plan):
     """Kernels compiled inside have their PTX edited. Launches belong inside too: newer Triton looks them up by the hook."""
     from triton import knobs
 
-    edits = (without_barriers, weights_leave_cache_first) if plan.evict_first else (without_barriers,)
+    edits = (without_barriers, descriptors_once_a_warp if plan.head_size < 128 else weight_descriptors_once_a_warp)
+    edits += (weights_leave_cache_first,) if plan.evict_first else ()
 
     def edit(ptx: str) -> str:
         for change in edits:
@@ -220,7 +222,8 @@ def edited_ptx(plan: Plan):
 
     def hook(backend=None, stages=None, options=None, language=None, capability=None):
         if stages is None:  # newer Triton asks for what belongs into its cache key
-            key = f"{[change.__name__ for change in edits]} {BULK_COPY.pattern} {EVICT_FIRST} {BARRIERS_OFF.pattern} {BARRIER.pattern}"
+            patterns = [pattern.pattern for pattern in (BULK_COPY, BARRIERS_OFF, BARRIER, DESCRIPTOR, ADDRESS, SIXTEENTHS, OFFSET, RESULT)]
+            key = f"{[change.__name__ for change in edits]} {patterns} {EVICT_FIRST}"
             return key, hashlib.sha256(key.encode()).hexdigest()
         inner = stages["ptx"]
         stages["ptx"] = lambda source, metadata: edit(inner(source, metadata))
@@ -240,6 +243,51 @@ BARRIER = re.compile(r"^\s*(?:bar|barrier)\.(?:cta\.)?sync(?:\.aligned)?\s[^;]*;
 def without_barriers(ptx: str) -> str:
     """Take the barriers out of the marked parts."""
     return BARRIERS_OFF.sub(lambda part: BARRIER.sub("", part[0]), ptx)
+
+
+# descriptor of a tile: an address of 14 bits and constants from bit 32 on
+DESCRIPTOR = re.compile(r"(?:add\.s64|or\.b64)\s+(%rd\d+), (%rd\d+), (-?\d{18,20});")
+ADDRESS = re.compile(r"cvt\.u64\.u32\s+(%rd\d+), (%r\d+);")
+SIXTEENTHS = re.compile(r"bfe\.u32\s+(%r\d+), (%r\d+), 4, 14;")
+OFFSET = re.compile(r"add\.s32\s+(%r\d+), (%r\d+), (\d+);")
+RESULT = re.compile(r"^\s*(?:@!?%p\d+ )?[a-z][\w.:]*\s+(%r\d+),", re.M)
+
+
+def weight_descriptors_once_a_warp(ptx: str) -> str:
+    """``descriptors_once_a_warp`` for weights and their inputs only, for wide heads, with which attention's leave no register free."""
+    return descriptors_once_a_warp(ptx, (1,))
+
+
+def descriptors_once_a_warp(ptx: str, kinds: tuple[int, ...] = (1, 2)) -> str:
+    """Make the descriptors of the tiles that are multiplied from one address for each run of tiles, of which the compiler knows that it is alike in all
+    threads of a warp. Else it may compute every descriptor in every thread: a third of all instructions between two products. kinds: top two bits of the
+    descriptors to make so, 1 of tiles of 128 bytes a row, 2 of 64."""
+    made = Counter(RESULT.findall(ptx))
+    offsets = {to: (base, int(k)) for to, base, k in OFFSET.findall(ptx) if made[base] == 1}
+    places = {to: offsets.get(of, (of, 0)) for to, of in SIXTEENTHS.findall(ptx)}  # (register, bytes from it)
+    places = {to: (of, *places[of]) for to, of in ADDRESS.findall(ptx) if of in places}
+    first: dict[tuple, tuple[str, int]] = {}  # descriptor and its bytes, by register and upper half
+
+    def descriptor(found: re.Match) -> str:
+        high, low = divmod(int(found[3]) % 2**64, 2**32)
+        if found[2] not in places or low >= 64 or high >> 30 not in kinds:
+            return found[0]
+        address, register, offset = places[found[2]]
+        offset += 16 * low
+        if (register, high) in first:
+            base, start = first[register, high]
+            return f"add.s64 {found[1]}, {base}, {(offset - start) // 16};"
+        if low == 0:
+            first[register, high] = found[1], offset
+        alike = f"{{ .reg .b32 alike; .reg .b64 wide; redux.sync.or.b32 alike, {address}, -1; cvt.u64.u32 wide, alike; "
+        return f"{alike}{'add.s64' if low else 'or.b64'} {found[1]}, wide, {found[3]}; }}"
+
+    lines = []
+    for line in ptx.splitlines(keepends=True):
+        if line.startswith("$"):  # a label: what was made before it need not have been made
+            first.clear()
+        lines.append(DESCRIPTOR.sub(descriptor, line))
+    return "".join(lines)
 
 
 BULK_COPY = re.compile(r"(@%p\d+ )?(cp\.async\.bulk\.tensor\.2d\.shared::(?:cluster|cta)\.global\.mbarrier::complete_tx::bytes)( [^;]*);")

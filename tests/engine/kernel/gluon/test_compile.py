@@ -102,6 +102,16 @@ def test_no_product_is_joined_with_a_sum_that_the_source_keeps_apart(compiled):
     assert "fma.rn.f32" in ptx  # those of the source: the norms' squares, the softmax, the sum over splits
 
 
+def test_descriptors_of_weights_take_one_instruction(compiled):
+    """They are computed once a warp: a move into a uniform register for each would show that every thread computes them."""
+    kernel, sass, _, _ = compiled
+    assert "redux.sync" in kernel.asm["ptx"]
+    loops = [phase for phase in multiplications(sass) if "BRA" in phase[-1] and not any("HGMMA.64x64" in text for text in phase)]
+    for loop in loops:
+        products, moves = (sum(name in text for text in loop) for name in ("HGMMA", "R2UR"))
+        assert moves < products / 2
+
+
 def test_polls_hold_no_barrier(compiled):
     """Between a load and the jump back to it lies no CTA barrier: threads wait for their own values only."""
     kernel, _, _, _ = compiled
@@ -123,6 +133,47 @@ def test_barriers_are_taken_out_of_marked_parts_only():
     kept, out = "bar.sync \t0, 128;\n", "\tbar.sync \t0, 128;\n\tbarrier.sync 1;\n"
     ptx = f"{kept}// barriers off\nmov.u32 %r1, 0;\n{out}add.s32 %r2, %r1, 8;\n// barriers on\nmov.u32 %r3, 0;\n{kept}"
     assert without_barriers(ptx) == ptx.replace(out, "")
+
+
+def test_descriptors_are_made_once_a_warp_from_the_first_of_a_run_of_tiles():
+    from engine.kernel.gluon.path import descriptors_once_a_warp, weight_descriptors_once_a_warp
+
+    ptx = """
+\tmov.b32 \t%r1, %r9;
+\tmov.b32 \t%r5, %r9;
+\tmov.b32 \t%r5, %r8;
+$L__BB0_1:
+\tadd.s32 \t%r2, %r1, 8192;
+\tbfe.u32 \t%r3, %r1, 4, 14;
+\tcvt.u64.u32 \t%rd1, %r3;
+\tbfe.u32 \t%r4, %r2, 4, 14;
+\tcvt.u64.u32 \t%rd2, %r4;
+\tor.b64 \t%rd3, %rd1, 4611686293305294848;
+\tadd.s64 \t%rd4, %rd1, 4611686293305294850;
+\tor.b64 \t%rd5, %rd2, 4611686293305294848;
+\tadd.s64 \t%rd6, %rd2, 4611686293305294854;
+$L__BB0_2:
+\tadd.s64 \t%rd7, %rd1, 4611686293305294852;
+\tor.b64 \t%rd8, %rd1, -9223372036854775808;
+\tadd.s64 \t%rd9, %rd1, 72;
+\tadd.s32 \t%r6, %r5, 4096;
+\tbfe.u32 \t%r7, %r6, 4, 14;
+\tcvt.u64.u32 \t%rd10, %r7;
+\tor.b64 \t%rd11, %rd10, 4611686018427387904;
+"""
+    alike = "{{ .reg .b32 alike; .reg .b64 wide; redux.sync.or.b32 alike, {}, -1; cvt.u64.u32 wide, alike; {}, wide, {}; }}".format
+    edited = descriptors_once_a_warp(ptx)
+    changed = [new.strip() for old, new in zip(ptx.splitlines(), edited.splitlines(), strict=True) if old != new]
+    assert changed == [
+        alike("%r3", "or.b64 %rd3", 4611686293305294848),
+        "add.s64 %rd4, %rd3, 2;",
+        "add.s64 %rd5, %rd3, 512;",  # 8,192 bytes further
+        "add.s64 %rd6, %rd3, 518;",
+        alike("%r3", "add.s64 %rd7", 4611686293305294852),  # after a label: %rd3 may not have been made
+        alike("%r3", "or.b64 %rd8", -9223372036854775808),
+        alike("%r7", "or.b64 %rd11", 4611686018427387904),  # %r5 is made twice: nothing is known of another address made from it
+    ]
+    assert weight_descriptors_once_a_warp(ptx).count("redux") == 3  # not the tile of 64 bytes a row
 
 
 def test_weights_leave_cache_first_edits_bulk_copies_only():
