@@ -265,9 +265,8 @@ def combine(C: gl.constexpr, part, lse, splits, guard, SEG: gl.constexpr, SPLITS
     ROWS: gl.constexpr = SEG * 64 // W
     T: gl.constexpr = part.dtype.element_ty
     ACROSS: gl.constexpr = 256 // W  # threads of a warp across heads and splits
-    BY_HEAD: gl.constexpr = min(
-        ACROSS, max(1, ROWS * RANKS // 4)
-    )  # so that the splits of a head are added in one order on any number of ranks
+    # so that the splits of a head are added in one order on any number of ranks, and no two threads add the same on two
+    BY_HEAD: gl.constexpr = min(ACROSS, max(1, ROWS * RANKS // (8 if C.all_lanes > 1 else 4)))
     EACH: gl.constexpr = max(1, SPLITS * BY_HEAD // ACROSS)  # neighbouring splits of a thread
     PACK: gl.constexpr = min(4, EACH)
     L: gl.constexpr = gl.BlockedLayout([1, EACH, 8], [BY_HEAD, ACROSS // BY_HEAD, W // 8], [4, 1, 1], [2, 1, 0])
@@ -305,7 +304,7 @@ def combine(C: gl.constexpr, part, lse, splits, guard, SEG: gl.constexpr, SPLITS
         for t in gl.static_range(TOGETHER):
             x = widen(v[t])
             weight = gl.broadcast(weights[log_index(g * TOGETHER + t, H)][:, :, None], x)[0]
-            tiles = tiles + (input_rows(weighted_sum(x, weight, EACH), x, SEG),)
+            tiles = tiles + (input_rows(C, weighted_sum(x, weight, EACH), x, SEG),)
     return tiles
 
 
@@ -331,12 +330,18 @@ def weighted_sum(v, weight, EACH: gl.constexpr):
 
 
 @gluon.jit
-def input_rows(x, like, SEG: gl.constexpr):
-    """x [rows, W], SEG * 64 values -> [max(8, SEG), 64], repeated by threads that hold the same: those of other splits in ``like`` [rows, SPLITS, W]."""
+def input_rows(C: gl.constexpr, x, like, SEG: gl.constexpr):
+    """x [rows, W], SEG * 64 values -> [max(8, SEG), 64], repeated by threads that hold the same: those of other splits in ``like`` [rows, SPLITS, W];
+    two rows of a lane of two through shared memory. (That takes 16 us from a token of Laneformer on two GPUs, and would add 6 to one on eight.)"""
+    W: gl.constexpr = x.shape[1]
     if SEG >= 8:
         return gl.reshape(x, [SEG, 64])
+    elif SEG == 2 and not C.chain:
+        L: gl.constexpr = gl.BlockedLayout([1, 1, 4], [1, 128 // W, W // 4], [4, 1, 1], [2, 1, 0])
+        x = gl.convert_layout(x, gl.SliceLayout(0, L))[None, :, :]
+        return gl.reshape(x + gl.zeros([4, x.shape[1], W], gl.float32, layout=L), [8, 64])
     else:
-        room = gl.full([x.shape[0], 8 // SEG, x.shape[1]], 0.0, gl.float32, layout=like.type.layout)
+        room = gl.full([x.shape[0], 8 // SEG, W], 0.0, gl.float32, layout=like.type.layout)
         return gl.reshape(gl.permute(gl.broadcast(x[:, None, :], room)[0], (1, 0, 2)), [8, 64])
 
 

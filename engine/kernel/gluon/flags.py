@@ -243,24 +243,36 @@ def arrive(counter):
     )
 
 
+@gluon.constexpr_function
+def count_asm(counters):
+    """One thread of the CTA polls ``counters`` counters together until each has reached its target. Inputs: (address, target) of each, abort address, limit, info."""
+    abort, limit, info = range(1 + 2 * counters, 4 + 2 * counters)
+    loads = " ".join(f"ld.relaxed.gpu.global.u32 c{k}, [${1 + 2 * k}];" for k in range(counters))
+    check = "setp.ge.s32 q, c0, $2; " + " ".join(f"setp.ge.and.s32 q, c{k}, ${2 + 2 * k}, q;" for k in range(1, counters))
+    return f"""{{ .reg .pred q; .reg .b32 n, t, {", ".join(f"c{k}" for k in range(counters))};
+    mov.u32 t, %tid.x; and.b32 t, t, 127; setp.ne.u32 q, t, 0; @q bra DONE;
+    mov.u32 n, 0;
+    SPIN: {loads} {check} @q bra DONE;
+    add.u32 n, n, 1; and.b32 t, n, 255; setp.ne.u32 q, t, 0; @q bra SPIN;
+    ld.relaxed.gpu.global.u32 t, [${abort}]; setp.ne.u32 q, t, 0; @q bra DONE;
+    setp.lt.u32 q, n, ${limit}; @q bra SPIN;
+    atom.relaxed.gpu.global.cas.b32 t, [${abort}], 0, ${info};
+    DONE: mov.u32 $0, 0; }}"""
+
+
 @gluon.jit
 def wait_count(counter, target, guard):
     """One thread polls until the counter reaches ``target``; the CTA barrier after it holds the others."""
-    gl.inline_asm_elementwise(
-        """{ .reg .pred q; .reg .b32 n, t; mov.u32 t, %tid.x; and.b32 t, t, 127; setp.ne.u32 q, t, 0; @q bra DONE;
-        mov.u32 n, 0;
-        SPIN: ld.relaxed.gpu.global.u32 t, [$1]; setp.ge.s32 q, t, $2; @q bra DONE;
-        add.u32 n, n, 1; and.b32 t, n, 255; setp.ne.u32 q, t, 0; @q bra SPIN;
-        ld.relaxed.gpu.global.u32 t, [$3]; setp.ne.u32 q, t, 0; @q bra DONE;
-        setp.lt.u32 q, n, $4; @q bra SPIN;
-        atom.relaxed.gpu.global.cas.b32 t, [$3], 0, $5;
-        DONE: mov.u32 $0, 0; }""",
-        "=r,l,r,l,r,r",
-        [counter, target, guard[0], guard[1], guard[2]],
-        dtype=gl.int32,
-        is_pure=False,
-        pack=1,
-    )
+    asm: gl.constexpr = count_asm(1)
+    run_asm(asm, "=r,l,r,l,r,r", (counter, target, guard[0], guard[1], guard[2]), gl.int32, 1, 1)
+    cta_barrier()
+
+
+@gluon.jit
+def wait_counts(counter, target, other, least, guard):
+    """``wait_count`` until also the counter ``other`` has reached ``least``."""
+    asm: gl.constexpr = count_asm(2)
+    run_asm(asm, "=r,l,r,l,r,l,r,r", (counter, target, other, least, guard[0], guard[1], guard[2]), gl.int32, 1, 1)
     cta_barrier()
 
 

@@ -30,6 +30,23 @@ def share(unit, units: gl.constexpr, rank, CTAS: gl.constexpr, TOGETHER: gl.cons
     return a * CTAS + rank - start, b - a
 
 
+@gluon.jit
+def share_output(unit, rank, turn, G: gl.constexpr):
+    """``share`` of a lane's output projection in a half layer; see ``Mode.apart``."""
+    if G.apart:
+        block = after_attending(rank, turn, G)
+        return block, (block < G.units_o // 2).to(gl.int32)
+    else:
+        return share(unit, G.units_o, rank, G.ctas, 2)
+
+
+@gluon.jit
+def after_attending(rank, turn, G: gl.constexpr):
+    """Number of a CTA of a group, counted from the first one after those that attend in this half, which come last."""
+    number = rank - G.attending * (turn + 1)
+    return gl.where(number < 0, number + G.ctas, number)
+
+
 @gluon.constexpr_function
 def staged_rows(segments):
     """Rows of an input tile as it is staged: one for each segment, or repeated ones up to 4."""
@@ -198,7 +215,7 @@ def finish_part(s, u, ok, ctx, C: gl.constexpr):
     """Hand this rank's part of a sum that is needed at once over to all ranks."""
     out, ahead, away = ctx
     row = u * s.shape[0] + gl.arange(0, s.shape[0], layout=s.type.layout)
-    put_everywhere(C, out + row, ahead, s, ok & (row < C.hidden), away, C.groups * C.padded_hidden)
+    put_everywhere(C, out + row, ahead, s, ok & (row < C.hidden), away, C.padded_hidden)
 
 
 @gluon.jit
@@ -400,13 +417,13 @@ def run_lane_units(
     C: gl.constexpr, ring, full, empty, xs, at, first, n, total, own, SEG: gl.constexpr, LANES: gl.constexpr, Q: gl.constexpr
 ):
     """O or W2 of all lanes: n blocks of rows, LANES (even) units each. ``own``: (pointer to [LANES, padded D], distance to clear) for each
-    lane's sums; ``total``: the same for their sum [D], or on several ranks for the sums of pairs of lanes. xs holds the segments of all lanes
+    lane's sums; ``total``: the same for their sum [D], on several ranks with the distances to them. xs holds the segments of all lanes
     one after the other."""
     WIDE: gl.constexpr = SEG < 8  # a lane's segments are no tile of their own
     NX: gl.constexpr = max(8, LANES * SEG) if WIDE else SEG
     v0 = wanted(nothing(NX), SEG)
     v1 = wanted(nothing(NX), SEG)
-    s = rows(v0, SEG)
+    s = (rows(v0, SEG), rows(v0, SEG))
     count = n * (LANES // 2)
     for k in range(count):
         following = advance(C, at, 1)
@@ -429,25 +446,31 @@ def run_lane_units(
 
 @gluon.jit
 def add_lanes(v0, v1, s, k, ok, first, total, own, C: gl.constexpr, SEG: gl.constexpr, LANES: gl.constexpr, Q: gl.constexpr):
-    """Hand over the sums of two lanes (step k), add them to those of the block (s), and hand that over with its last step."""
+    """Hand over the sums of two lanes (step k), add them to those of the block, and hand that over with its last step. s: (sum of this block's last lanes, of
+    the first half of eight): eight lanes are added as two ranks with four each add them."""
     STEPS: gl.constexpr = LANES // 2
     step = (k + STEPS) % STEPS
     block = first + k // STEPS * Q.ctas
     out = own[0]
-    ahead = own[1]
     s0 = rows(v0, SEG)
     s1 = rows(v1, SEG)
-    if C.ranks > 1:
-        away = own[2]
-        finish_delta(s0, block, ok, (out + 2 * step * C.padded_hidden, ahead, away), C)
-        finish_delta(s1, block, ok, (out + (2 * step + 1) * C.padded_hidden, ahead, away), C)
-        finish_part(s0 + s1, block, ok, (total[0] + step * C.padded_hidden, total[1], away), C)
+    latest, half = s
+    if STEPS == 4:
+        latest = gl.where(step % 2 == 0, s0 + s1, latest + (s0 + s1))
+        half = gl.where(step == 1, latest, half)
+        all_lanes = half + latest
     else:
-        finish_rows(s0, block, ok, (out + 2 * step * C.padded_hidden, ahead), C.hidden)
-        finish_rows(s1, block, ok, (out + (2 * step + 1) * C.padded_hidden, ahead), C.hidden)
-        s = gl.where(step == 0, s0 + s1, s + (s0 + s1))
-        finish_rows(s, block, ok & (step == STEPS - 1), total, C.hidden)
-    return s
+        latest = gl.where(step == 0, s0 + s1, latest + (s0 + s1))
+        all_lanes = latest
+    if C.ranks > 1:
+        finish_delta(s0, block, ok, (out + 2 * step * C.padded_hidden, own[1], own[2]), C)
+        finish_delta(s1, block, ok, (out + (2 * step + 1) * C.padded_hidden, own[1], own[2]), C)
+        finish_part(all_lanes, block, ok & (step == STEPS - 1), total, C)
+    else:
+        finish_rows(s0, block, ok, (out + 2 * step * C.padded_hidden, own[1]), C.hidden)
+        finish_rows(s1, block, ok, (out + (2 * step + 1) * C.padded_hidden, own[1]), C.hidden)
+        finish_rows(all_lanes, block, ok & (step == STEPS - 1), total, C.hidden)
+    return latest, half
 
 
 @gluon.jit

@@ -44,6 +44,7 @@ from engine.kernel.gluon.flags import (
     settle_tiles,
     unwritten,
     wait_count,
+    wait_counts,
     widen,
 )
 from engine.kernel.gluon.gemv import (
@@ -51,15 +52,18 @@ from engine.kernel.gluon.gemv import (
     GATE,
     QKV,
     advance,
+    after_attending,
     hold_unit,
     input_layout,
     run_blocks,
     run_head,
     run_lane_units,
+    run_pair,
     run_pairs,
     run_pairs_after,
     run_parts,
     share,
+    share_output,
     stage,
     staged_pack,
     staged_rows,
@@ -236,7 +240,7 @@ def producer(weights, keys, values, ring, kv, full, empty, token_bar, halts, pid
             first, n = share(unit, G.units_w2, rank, G.ctas, 2)
             at = feed(C, weights, ring, full, empty, at, base + unit + first * 2, n * n_other, run, G.ctas, 2)
             unit = layer * G.units_layer + 2 * G.units_qkv + lane * G.units_o
-            first, n = share(unit, G.units_o, rank, G.ctas, 2)
+            first, n = share_output(unit, rank, lane, G)
             at = feed(C, weights, ring, full, empty, at, base + unit + first * 2, n * n_own, run, G.ctas, 2)
         first, n = share(0, C.units_head, pid, C.ctas, 2)
         at = feed(C, weights, ring, full, empty, at, C.first_head_unit + first * 2, n, run, C.ctas, 2)
@@ -371,14 +375,34 @@ def now(C: gl.constexpr, pid):
 
 
 @gluon.jit
+def sums_number(C: gl.constexpr, pid):
+    """Which columns of the delayed sums this CTA makes; see ``Plan.sums_by_idle``."""
+    if C.sums_by_idle:
+        G: gl.constexpr = C.lane
+        IDLE: gl.constexpr = G.ctas - G.units_o // 2
+        number = after_attending(pid % G.ctas, 0, G) - G.units_o // 2
+        return gl.where(number < 0, C.ctas, pid // G.ctas * IDLE + number)
+    else:
+        return pid
+
+
+@gluon.jit
 def make_delayed_sums(C: gl.constexpr, act, n, pid, guard, counters, T: gl.constexpr):
     """This CTA's columns of the sums over the other lanes, those of other ranks too: of O in running layer n - delay + 1 and of W2 in layer n - delay."""
+    number = sums_number(C, pid)
+    if number * C.presum_columns < C.hidden:
+        add_delayed(C, act, n, number, guard, counters, T)
+
+
+@gluon.jit
+def add_delayed(C: gl.constexpr, act, n, number, guard, counters, T: gl.constexpr):
+    """``make_delayed_sums`` of the columns with this number."""
     L: gl.constexpr = gl.BlockedLayout([C.all_lanes, 2], [1, 32], [1, 4], [1, 0])
     W: gl.constexpr = C.presum_width
     t = gl.arange(0, 2 * W, layout=gl.SliceLayout(0, L))
     lane = gl.arange(0, C.all_lanes, layout=gl.SliceLayout(1, L))[:, None]
     mlp = t >= W
-    col = pid * C.presum_columns + (t & (W - 1))
+    col = number * C.presum_columns + (t & (W - 1))
     made = gl.where(mlp, n - C.delay, n - C.delay + 1)
     use = (made >= 0) & ((t & (W - 1)) < C.presum_columns) & (col < C.hidden)
     src = at_layer(act, made, C) + gl.where(mlp, C.at_m, C.at_o) + col
@@ -406,29 +430,16 @@ def make_delayed_sums(C: gl.constexpr, act, n, pid, guard, counters, T: gl.const
 
 
 @gluon.jit
-def read_sum(C: gl.constexpr, p, guard):
-    """Sum [D] of the parts of all groups, float32, of which this thread's values of the first lie at p."""
-    N: gl.constexpr = C.boxes
-    if C.chain:
-        return read_sum_of_pairs(C, p, guard)
-    else:
+def read_tree(C: gl.constexpr, p, N: gl.constexpr, guard):
+    """Sum [D] of N neighbouring float32 parts, of which this thread's values of the first lie at p: of each half, then of both. So a rank may hand over
+    the sum of its lanes as one part, or as several, with the same bits."""
+    if N == 1:
         PACK: gl.constexpr = min(4, staged_pack(C.segments_d))
-        v = ()
-        for g in gl.static_range(gl.constexpr(C.all_groups)):
-            v = v + (peek32(p + g * C.padded_hidden, N, N, 256, PACK),)
-        y = settle32(v[0], p, N, guard, N, 256, PACK)
-        for g in gl.static_range(1, gl.constexpr(C.all_groups)):
-            y = plain_sum(y, settle32(v[g], p + g * C.padded_hidden, N, guard, N, 256, PACK), C)
-        return y
-
-
-@gluon.jit
-def read_sum_of_pairs(C: gl.constexpr, p, guard):
-    """``read_sum`` of one part per lane, pair by pair: the order in which ranks with two lanes add them. The next pair is on its way meanwhile."""
-    y = read_pair(C, p, guard)
-    for pair in gl.static_range(1, gl.constexpr(C.all_groups // 2)):
-        y = plain_sum(y, read_pair(C, p + 2 * pair * C.padded_hidden, guard), C)
-    return y
+        return settle32(peek32(p, C.boxes, C.boxes, 256, PACK), p, C.boxes, guard, C.boxes, 256, PACK)
+    elif N == 2:
+        return read_pair(C, p, guard)
+    else:
+        return plain_sum(read_tree(C, p, N // 2, guard), read_tree(C, p + N // 2 * C.padded_hidden, N - N // 2, guard), C)
 
 
 @gluon.jit
@@ -444,8 +455,8 @@ def read_pair(C: gl.constexpr, p, guard):
 
 @gluon.jit
 def part_of(parts, n, kind: gl.constexpr, C: gl.constexpr):
-    """Parts [all groups, padded D] of the sums of O (kind 0) or W2 (1) of the n-th running common layer."""
-    return parts + (n & (PARITIES - 1)) * C.parts + kind * (C.all_groups * C.padded_hidden)
+    """Parts [ranks, padded D] of the sums of O (kind 0) or W2 (1) of the n-th running common layer."""
+    return parts + (n & (PARITIES - 1)) * C.parts + kind * (C.ranks * C.padded_hidden)
 
 
 @gluon.jit
@@ -461,7 +472,7 @@ def add_sum_of_all(C: gl.constexpr, h, parts, xo, counters, meeting, early: gl.c
     began = clock()
     guard = peer_guard(guard, layer, pid)
     wait_everyone(C, counters, meeting, early, guard)
-    y = read_sum(C, parts + xo, guard)
+    y = read_tree(C, parts + xo, C.ranks, guard)
     add_waited(counters, AT_ONCE, began)
     v = ()
     for j in gl.static_range(gl.constexpr(C.boxes)):
@@ -600,7 +611,7 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
         total = (a_sum + C.at_o, ahead_sum)
         own = (a + C.at_o + C.padded_hidden, ahead)
     else:
-        total = (part_of(shared, sums, 0, C) + C.rank * C.groups * C.padded_hidden, clear_distance(sums, C.parts), away)
+        total = (part_of(shared, sums, 0, C) + C.rank * C.padded_hidden, clear_distance(sums, C.parts), away)
         own = (a + C.at_o + (1 + C.first_lane) * C.padded_hidden, ahead, away)
     at = delta_phase(C, ring, full, empty, x, at, unit, Q.units_o, total, own, pid, Q.segments_o, Q.block_o, Q)
     record(trace, pid, layer * 5 + 2, t0, tw, t1, C)
@@ -652,7 +663,7 @@ def common_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo,
         total = (a_sum + C.at_m, ahead_sum)
         own = (a + C.at_m + C.padded_hidden, ahead)
     else:
-        total = (part_of(shared, sums, 1, C) + C.rank * C.groups * C.padded_hidden, clear_distance(sums, C.parts), away)
+        total = (part_of(shared, sums, 1, C) + C.rank * C.padded_hidden, clear_distance(sums, C.parts), away)
         own = (a + C.at_m + (1 + C.first_lane) * C.padded_hidden, ahead, away)
     at = delta_phase(C, ring, full, empty, x, at, unit, Q.units_w2, total, own, pid, Q.segments_f, Q.block_w2, Q)
     record(trace, pid, layer * 5 + 4, t0, tw, t1, C)
@@ -705,16 +716,20 @@ def mlp_update(C: gl.constexpr, act, n, layer, lane, xo):
 
 
 @gluon.jit
-def lane_step(C: gl.constexpr, counter, step, guard):
-    """Begin a step of a group, once the step before the last is done everywhere. Returns the new count."""
-    begin_step(counter)
-    return end_of_others(C, counter, step, guard)
+def end_of_others(C: gl.constexpr, counter, step, guard):
+    """Wait until the step before the last is done everywhere in the group. Returns the new count."""
+    wait_count(counter, step * C.lane.ctas, guard)
+    return step + 1
 
 
 @gluon.jit
-def end_of_others(C: gl.constexpr, counter, step, guard):
-    """Wait until the step before the last is done everywhere. Returns the new count."""
-    wait_count(counter, step * C.lane.ctas, guard)
+def end_with_next_group(C: gl.constexpr, counters, group, step, guard):
+    """``end_of_others``, and the next group is at most two steps behind: a group that runs ahead takes bandwidth from one that all wait for in the end."""
+    counter = counters + 32 * (1 + group)
+    if C.groups == 1:
+        wait_count(counter, step * C.lane.ctas, guard)
+    else:
+        wait_counts(counter, step * C.lane.ctas, counters + 32 * (1 + (group + 1) % C.groups), (step - 2) * C.lane.ctas, guard)
     return step + 1
 
 
@@ -807,8 +822,7 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
     row = ((layer * C.kv_heads + lane * G.kv_heads + head).to(gl.int64) * C.context + pos) * H
     mine = (item // G.kv_heads == turn) & (n_own != 0)
     prepare(C, kv, full, at, layer, pos, split, mine, part, logs + out, ahead, clear_distance(n, C.lse), ratio, G.splits)
-    wait_count(group_counter, step * G.ctas, guard)
-    step += 1
+    step += 1  # without asking the counter: QKV was made two phases ago
     t1 = now(C, pid)
     qs = query_tiles(C, xs, kv, T)
     at = attend(C, kv, full, empty, qs, step >> 30, at, layer, pos, split, mine, qkv + head * (ratio * H), new, (kcache + row, vcache + row),
@@ -818,10 +832,11 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
     w = load_tiles(norms + (2 * C.common_layers + 2 * ((half + 1) // 2)) * C.padded_hidden + xo, C.boxes)
     t0 = now(C, pid)
     guard = at_place(guard, AT_W2, other_layer, pid)
-    if C.exchange:
+    if C.exchange and not C.sums_by_idle:
         if (turn == 1) & (n_own != 0):
             make_delayed_sums(C, act, n, pid, guard_of(C, at_place(guard, AT_REDUCE, layer, pid), layer, pid), counters, T)
-    step = lane_step(C, group_counter, step, guard)
+    begin_step(group_counter)
+    step = end_with_next_group(C, counters, group, step, guard)
     tw = now(C, pid)
     staged, xf = input_tiles(C, xs, G.segments_f, 1, T)
     stage_hidden(C, staged, b + C.at_u + other * G.ffn, n_other, guard, T, G.segments_f, False)
@@ -833,17 +848,27 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
     # output projection
     t0 = now(C, pid)
     guard = at_place(guard, AT_O, layer, pid)
-    step = lane_step(C, group_counter, step, guard)
+    first, pairs = share_output(own_unit + 2 * G.units_qkv + turn * G.units_o, rank, turn, G)
+    pairs *= n_own
+    begin_step(group_counter)
+    if C.exchange and C.sums_by_idle:
+        if (turn == 0) & (n_own != 0):
+            make_delayed_sums(C, act, n, pid, guard_of(C, at_place(guard, AT_REDUCE, layer, pid), layer, pid), counters, T)
+    step = end_of_others(C, group_counter, step, guard)
     tw = now(C, pid)
-    start, parts = span(C, layer, pos)
-    staged, xq = input_tiles(C, xs, G.segments_o, 1, T)
-    at_head = lane * G.heads * G.splits
-    x = combine(C, a + C.at_part + at_head * H, logs + at_head, gl.minimum(parts, G.splits) * n_own, guard, G.segments_o, G.splits)
-    stage(staged, x, T, C.boxes)
-    t1 = now(C, pid)
-    first, pairs = share(own_unit + 2 * G.units_qkv + turn * G.units_o, G.units_o, rank, G.ctas, 2)
-    ctx = delta_ctx(C, a + C.at_o + (1 + C.first_lane + lane) * C.padded_hidden, ahead, away)
-    at = run_pairs(C, ring, full, empty, xq, at, first, pairs * n_own, 1.0, ctx, G.segments_o, DELTA, G)
+    t1 = tw
+    if pairs > 0:
+        start, parts = span(C, layer, pos)
+        staged, xq = input_tiles(C, xs, G.segments_o, 1, T)
+        at_head = lane * G.heads * G.splits
+        x = combine(C, a + C.at_part + at_head * H, logs + at_head, gl.minimum(parts, G.splits), guard, G.segments_o, G.splits)
+        stage(staged, x, T, C.boxes)
+        t1 = now(C, pid)
+        ctx = delta_ctx(C, a + C.at_o + (1 + C.first_lane + lane) * C.padded_hidden, ahead, away)
+        if G.apart:
+            at = run_pair(C, ring, full, empty, xq, at, first, pairs, 1.0, ctx, G.segments_o, DELTA, G)
+        else:
+            at = run_pairs(C, ring, full, empty, xq, at, first, pairs, 1.0, ctx, G.segments_o, DELTA, G)
     record(trace, pid, trace_at + 4, t0, tw, t1, C)
     return (g, h), w, at, step, bad
 
@@ -1071,19 +1096,20 @@ def consumer(mem, token_bar, halts, act, lse, total, words, sums, picks, counter
                 # the first lane of the group is complete; the second needs its last W2
                 last = pid * 0 + C.layers
                 update = mlp_update(C, act, (tok + 1) * C.layers, last, group * 2 + 1, xo)
+                wait_count(counters + 32 * (1 + group), lane_steps * C.lane.ctas, guard)
                 h = lane_update(C, hs[0], peek_update(C, update), update, guard, T)
                 hs = (h, hs[1])
             write_lane_sum(C, total, hs, w, group, rank, tok, xo, away)
             p = total + (tok & 3) * (C.all_groups * C.padded_hidden) + xo
             if C.ranks == 1:
-                h = read_sum(C, p, guard)
+                h = read_tree(C, p, C.all_groups, guard)
             else:
                 began = clock()
                 cta_barrier()
                 arrive_everywhere(C, counters, away)
                 far = peer_guard(guard, C.layers, pid)
                 wait_everyone(C, counters, (tok + 1) * C.meetings - 1, 0, far)
-                h = read_sum(C, p, far)
+                h = read_tree(C, p, C.all_groups, far)
                 add_waited(counters, AT_ONCE, began)
         if (C.common_layers < C.layers) and C.head_mean:
             stage(staged, h, T, C.boxes)

@@ -212,8 +212,11 @@ def edited_ptx(plan: Plan):
     """Kernels compiled inside have their PTX edited. Launches belong inside too: newer Triton looks them up by the hook."""
     from triton import knobs
 
-    edits = (without_barriers, descriptors_once_a_warp if plan.head_size < 128 else weight_descriptors_once_a_warp)
-    edits += (weights_leave_cache_first,) if plan.evict_first else ()
+    edits = (without_barriers,)
+    if plan.ranks == 1:  # more spills in kernels of several ranks (Laneformer on four: 192 -> 344 bytes of stack)
+        edits += (descriptors_once_a_warp if plan.head_size < 128 else weight_descriptors_once_a_warp,)
+    if plan.evict_first:
+        edits += (weights_leave_cache_first,)
 
     def edit(ptx: str) -> str:
         for change in edits:

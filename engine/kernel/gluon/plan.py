@@ -79,6 +79,16 @@ class Mode:
         return self.sums if self.sums > 1 else max(self.together(self.units_w2), self.segments_f // 16)
 
     @property
+    def attending(self) -> int:
+        """CTAs that one lane's attention has work for."""
+        return self.kv_heads * self.splits
+
+    @property
+    def apart(self) -> bool:
+        """Whether a lane's output projection goes to CTAs that have no attention meanwhile: those are enough for one pair each."""
+        return self.ctas - self.attending >= self.units_o // 2
+
+    @property
     def units_lane(self) -> int:
         return self.units_qkv + self.units_o + self.units_w13 + self.units_w2
 
@@ -162,8 +172,8 @@ class Plan:
 
     @property
     def parts(self) -> int:
-        """Float32 values of one parity of the sums that all ranks need at once: [2 (O, W2), all groups, padded D]."""
-        return 2 * self.all_groups * self.padded_hidden
+        """Float32 values of one parity of the sums that all ranks need at once: [2 (O, W2), ranks, padded D]."""
+        return 2 * self.ranks * self.padded_hidden
 
     @property
     def pushed_bytes(self) -> int:
@@ -250,9 +260,15 @@ class Plan:
         return [(first, end) for first, end in ranges if first < end]
 
     @property
+    def sums_by_idle(self) -> bool:
+        """Whether the delayed sums are made by those CTAs of a group that have no output projection meanwhile (of the first of its lanes)."""
+        return self.lane.apart and not self.chain and self.ranks > 1
+
+    @property
     def presum_columns(self) -> int:
         """Columns of the delayed sums that one CTA makes."""
-        return 2 * -(-self.hidden // (2 * self.ctas))
+        ctas = self.groups * (self.lane.ctas - self.lane.units_o // 2) if self.sums_by_idle else self.ctas
+        return 2 * -(-self.hidden // (2 * ctas))
 
     @property
     def presum_width(self) -> int:

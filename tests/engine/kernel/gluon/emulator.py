@@ -377,6 +377,10 @@ class Machine:
     def wait_count(self, counter, target, guard):
         self.wait(lambda: self.memory.load(counter) >= raw(target), guard)
 
+    def wait_counts(self, counter, target, other, least, guard):
+        self.wait_count(counter, target, guard)
+        self.wait_count(other, least, guard)
+
     def load_relaxed(self, p):
         return Value(self.memory.load(p))
 

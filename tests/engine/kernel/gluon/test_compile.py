@@ -102,16 +102,6 @@ def test_no_product_is_joined_with_a_sum_that_the_source_keeps_apart(compiled):
     assert "fma.rn.f32" in ptx  # those of the source: the norms' squares, the softmax, the sum over splits
 
 
-def test_descriptors_of_weights_take_one_instruction(compiled):
-    """They are computed once a warp: a move into a uniform register for each would show that every thread computes them."""
-    kernel, sass, _, _ = compiled
-    assert "redux.sync" in kernel.asm["ptx"]
-    loops = [phase for phase in multiplications(sass) if "BRA" in phase[-1] and not any("HGMMA.64x64" in text for text in phase)]
-    for loop in loops:
-        products, moves = (sum(name in text for text in loop) for name in ("HGMMA", "R2UR"))
-        assert moves < products / 2
-
-
 def test_polls_hold_no_barrier(compiled):
     """Between a load and the jump back to it lies no CTA barrier: threads wait for their own values only."""
     kernel, _, _, _ = compiled

@@ -79,15 +79,25 @@ class Schedule:
     def _sums(self, n: int) -> None:
         """This CTA's columns of the sums over all lanes. Copies of other ranks' rows are cleared by their only reader."""
         for kind, made in (("o", n - DELAY + 1), ("m", n - DELAY)):
-            if made < 0:
-                continue
-            for lane in range(self.ranks * self.lanes):
-                place = self._place(self._rank, kind, lane, made, self._cta)
-                self._read((kind, lane, made, self._cta), place)
-                if lane // self.lanes != self._rank:
-                    self._clear((place[0], made + self.parities))
-            self._clear(self._place(self._rank, "e" + kind, 0, made + self.ahead, self._cta))
-            self._write(("e" + kind, self._rank, made, self._cta), [self._place(self._rank, "e" + kind, 0, made, self._cta)])
+            for part in self._columns() if made >= 0 else ():
+                for lane in range(self.ranks * self.lanes):
+                    place = self._place(self._rank, kind, lane, made, part)
+                    self._read((kind, lane, made, part), place)
+                    if lane // self.lanes != self._rank:
+                        self._clear((place[0], made + self.parities))
+                self._clear(self._place(self._rank, "e" + kind, 0, made + self.ahead, part))
+                self._write(("e" + kind, self._rank, made, part), [self._place(self._rank, "e" + kind, 0, made, part)])
+
+    @property
+    def _by_idle(self) -> bool:
+        """Some CTAs make the delayed sums, while others do the output projection of the first of two lanes."""
+        return self.ranks > 1 and self.lanes > 1
+
+    def _columns(self) -> list[int]:
+        """Parts of the delayed sums that this CTA makes."""
+        if not self._by_idle:
+            return [self._cta]
+        return [[], [0], [1, 2]][self._cta]
 
     def _read_sums(self, kind: str, made: int) -> None:
         for part in range(CTAS):
@@ -114,6 +124,12 @@ class Schedule:
     def _local(self, kind: str, key: tuple, makes: bool) -> None:
         if makes:
             self._write((kind, *key))
+
+    def _write_qkv(self, lane: int, n: int) -> None:
+        """Every CTA makes a part, another one in every layer."""
+        part = (self._cta + n) % CTAS
+        self._clear(self._place(self._rank, "qkv", lane, n + self.ahead, part))
+        self._write(("qkv", lane, n, part), [self._place(self._rank, "qkv", lane, n, part)])
 
     def _turn(self, n: int) -> bool:
         return n % CTAS == self._cta
@@ -167,8 +183,10 @@ class Schedule:
             n, sums = token * self.layers + layer, token * self.common + layer
             if layer:
                 self._read_everywhere("pm", sums - 1, self.parities)
-            self._local("qkv", (self._rank, n), True)
-            self._read(("qkv", self._rank, n))
+            for lane in self._lanes():
+                self._write_qkv(lane, n)
+            for lane in self._lanes():
+                self._read_rows("qkv", lane, n)
             self._local("attention", (self._rank, n), self._turn(n + 1))
             self._read(("attention", self._rank, n))
             parts = list(range(CTAS)) if self._turn(n) else []
@@ -206,20 +224,22 @@ class Schedule:
         if half < halves - 1 or half & 1 == 0:
             self._state(n, own, layer)
         if half < halves - 1:
-            self._local("qkv", (own, n), True)
+            self._write_qkv(own, n)
         if half:
             self._read_rows("o", other, m)
             if other_layer >= DELAY:
                 self._read_sums("o", m - DELAY)
             self._local("u", (other, m), True)
         if half < halves - 1:
-            self._read(("qkv", own, n))
+            self._read_rows("qkv", own, n)
             self._local("attention", (own, n), self._turn(n + 1))
-        if half & 1 and half < halves - 1:
+        if half & 1 and half < halves - 1 and not self._by_idle:
             self._sums(n)
         if half:
             self._read(("u", other, m))
             self._write_rows("m", other, m, [(self._cta + m) % CTAS])
+        if half & 1 == 0 and half < halves - 1 and self._by_idle:
+            self._sums(n)
         if half < halves - 1:
             self._read(("attention", own, n))
             self._write_rows("o", own, n, list(range(CTAS)) if self._turn(n) else [])

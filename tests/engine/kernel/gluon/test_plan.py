@@ -136,6 +136,16 @@ def test_a_rank_with_one_lane_streams_like_a_model_of_one_lane():
     assert not any(other.chain for other in others)
 
 
+def test_output_projections_and_delayed_sums_go_to_ctas_that_have_time():
+    """Two ranks: 16 of a group's 66 CTAs attend, 48 of the others have a pair of O each, the 18 that have none make the delayed sums."""
+    for ranks, columns in ((1, 24), (2, 86), (4, 38), (8, 24)):
+        plan = make_plan(SHAPES["laneformer-2b"], 4096, CTAS, shard=Shard(0, ranks))
+        assert plan.presum_columns == columns and plan.sums_by_idle == (ranks in (2, 4))
+        if plan.sums_by_idle:
+            idle = plan.lane.ctas - plan.lane.units_o // 2
+            assert plan.lane.apart and plan.lane.attending == 16 and plan.groups * idle * columns >= plan.hidden
+
+
 def test_plans_of_the_named_shapes_stream_little_padding():
     for name, waste in (("laneformer-2b", 0.001), ("llama-3.2-1b", 0.001), ("smollm2-135m", 0.35)):
         config = SHAPES[name]

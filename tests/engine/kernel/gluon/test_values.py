@@ -104,6 +104,8 @@ CASES = {
     "lanes, one rank": (LANES, 1, 8),
     "lanes, 2 ranks": (LANES, 2, 4),
     "lanes, 4 ranks": (LANES, 4, 2),
+    "lanes, 2 ranks, CTAs without attention": (LANES, 2, 8),
+    "lanes, 4 ranks, CTAs without attention": (LANES, 4, 4),
     "lanes, 8 ranks": (LANES, 8, 2),
     "no sums at once, 8 ranks": (NO_SUMS_AT_ONCE, 8, 1),
     "one lane, one rank": (LLAMA, 1, 4),
@@ -150,7 +152,7 @@ def test_splits_of_a_long_context_are_weighted_by_their_share(case):
     assert (logits - wanted[-1]).norm() / wanted[-1].norm() < 2e-3
 
 
-@pytest.mark.parametrize("ranks, ctas, late", [(2, 4, 1), (8, 1, 5)])
+@pytest.mark.parametrize("ranks, ctas, late", [(2, 4, 1), (4, 4, 2), (8, 1, 5)])
 def test_a_rank_that_is_late_changes_nothing(ranks, ctas, late):
     memory = Memory()
     paths = make(LANES, ranks, ctas, memory)
