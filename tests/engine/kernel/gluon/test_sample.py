@@ -63,7 +63,7 @@ class Sampler:
         away = f.distances(plan, addresses)
         first, pairs = f.share(0, plan.units_head, pid, plan.ctas, 2)
         step = rounds = pid * 0
-        guard, scratch = (counters, 0, 0), Shared(np.zeros(1024, np.float16))
+        guard, scratch = (counters + 32 * 30, 0, 0), Shared(np.zeros(1024, np.float16))
         position = Value(np.int32(POSITION))
         for n in range(tokens):
             tok = Value(np.int32(n))
