@@ -30,26 +30,30 @@ def preview_draw(*, title: str, snapshot: dict) -> bytes:
     image = Image.new("RGB", SIZE, BACK)
     draw = ImageDraw.Draw(image)
     answer = snapshot["turns"][-1]["answer"]
-    _draw_code(draw, answer)
-    _draw_speed(draw, answer, snapshot["model"])
+    if answer["trace"]:
+        _draw_code(draw, answer, CODE_WIDTH)
+        _draw_speed(draw, answer, snapshot["model"])
+    else:  # of an import, whose text is all there is
+        _draw_code(draw, answer, SIZE[0])
     draw.line([(0, CODE_HEIGHT), (SIZE[0], CODE_HEIGHT)], fill=LINE)
     draw.text((40, 525), _fit(title, _font("plex-sans", 36, 600), 1120), font=_font("plex-sans", 36, 600), fill=INK)
     draw.text((40, 578), "monokernel", font=_font("plex-sans", 22), fill=INK_3)
-    draw.text((1160, 578), "Shared demo, replayed at the recorded speed", font=_font("plex-sans", 22), fill=INK_3, anchor="ra")
+    words = "Shared demo, replayed at the recorded speed" if answer["trace"] else "Shared demo"
+    draw.text((1160, 578), words, font=_font("plex-sans", 22), fill=INK_3, anchor="ra")
     out = BytesIO()
     image.save(out, "PNG")
     return out.getvalue()
 
 
-def _draw_code(draw: ImageDraw.ImageDraw, answer: dict) -> None:
-    draw.rectangle([(0, 0), (CODE_WIDTH, CODE_HEIGHT)], fill="#0D100D")
-    draw.line([(CODE_WIDTH, 0), (CODE_WIDTH, CODE_HEIGHT)], fill=LINE)
+def _draw_code(draw: ImageDraw.ImageDraw, answer: dict, width: int) -> None:
+    draw.rectangle([(0, 0), (width, CODE_HEIGHT)], fill="#0D100D")
+    draw.line([(width, 0), (width, CODE_HEIGHT)], fill=LINE)
     code, small = _font("plex-mono", 19), _font("plex-sans", 16)
     for row, (seconds, line) in enumerate(_rows(answer, CODE_HEIGHT // ROW - 1)):
         y = 14 + row * ROW
         if seconds is not None:
             draw.text((84, y + 3), f"{seconds:.3f}", font=small, fill=INK_3, anchor="ra")
-        draw.text((112, y), _fit(line, code, CODE_WIDTH - 128), font=code, fill=INK)
+        draw.text((112, y), _fit(line, code, width - 128), font=code, fill=INK)
     draw.line([(98, 0), (98, CODE_HEIGHT)], fill=LINE)
 
 

@@ -91,6 +91,7 @@ def page_boot(request: HttpRequest) -> dict:
 def _context(request: HttpRequest, link: ShareLink, embed: bool = False) -> dict:
     return {
         "link": link,
+        "recorded": bool(link.snapshot["turns"][-1]["answer"]["trace"]),
         "boot": {**selectors.public_snapshot(link), "embed": embed},
         "page_url": request.build_absolute_uri(f"/s/{link.token}"),
         "image_url": request.build_absolute_uri(f"/s/{link.token}/preview.png?v={link.version}"),

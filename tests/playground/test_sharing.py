@@ -217,6 +217,19 @@ def test_the_preview_shows_1200_by_630_pixels_of_code_and_speed(empty_redis, own
     assert SharePreview.objects.count() == 1
 
 
+def test_a_chat_without_a_recording_is_shown_as_text_alone(empty_redis, owner) -> None:
+    recorded = share(browser(owner), chat(owner))
+    conversation = chat(owner)
+    Generation.objects.filter(conversation=conversation).delete()  # as after an import
+    link = share(browser(owner), conversation)
+    assert "replayed at the recorded speed" in Client().get(recorded["url"]).content.decode()
+    page = Client().get(link["url"]).content.decode()
+    assert 'content="A shared demo."' in page and 'rel="icon"' in page
+    image = Image.open(io.BytesIO(Client().get(f"{link['url']}/preview.png").content))
+    assert image.size == (1200, 630)
+    assert image.getpixel((1000, 250)) == image.getpixel((400, 490)) == (13, 16, 13), "the text has the whole width"
+
+
 def test_a_running_answer_is_not_shared(empty_redis, owner) -> None:
     conversation = chat(owner)
     Generation.objects.update(state="running")
