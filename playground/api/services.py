@@ -75,7 +75,7 @@ def answers_start(*, caller: Caller, jobs: list[Job], end_user: str = "") -> lis
     _check_engine(jobs[0].params.model)
     key = caller.api_key
     made = generations_create(owner=caller.owner, jobs=jobs, source=Generation.Source.API, api_key=key, end_user=end_user)
-    if key and ApiKey.objects.filter(pk=key.pk).exclude(revoked_at=None).exists():  # which found nothing to stop
+    if key and not ApiKey.objects.filter(pk=key.pk, revoked_at=None).exists():  # revoking or deleting it found nothing to stop
         answers_stop(generations=made)
         raise InvalidApiKey("This API key is revoked. Make a new one under API keys.")
     return made

@@ -305,7 +305,8 @@ def test_keys_are_hashed_scoped_expire_and_are_revoked(user, engines):
     assert "revoked" in Api(secret).get("models").body["error"]["message"]
 
 
-def test_revoking_a_key_stops_what_it_runs(user, worker, fake_engine):
+@pytest.mark.parametrize("end", ["revoked", "deleted"])
+def test_a_key_that_ends_stops_what_it_runs(user, worker, fake_engine, end):
     from playground.api.models import ApiKey
     from playground.api.services import Caller, answers_start, key_create, key_revoke
     from playground.chat.models import Generation
@@ -315,7 +316,10 @@ def test_revoking_a_key_stops_what_it_runs(user, worker, fake_engine):
     key, _ = key_create(user=user, name="runs")
     answers_start(caller=Caller(Owner(user=user), key), jobs=[Job(Params(model=MODEL, max_tokens=100_000), prompt="Go")])
     wait_for(lambda: Generation.objects.get().state == "running")
-    key_revoke(key=ApiKey.objects.get(pk=key.pk))
+    if end == "deleted":
+        ApiKey.objects.filter(pk=key.pk).delete()
+    else:
+        key_revoke(key=ApiKey.objects.get(pk=key.pk))
     wait_for(lambda: Generation.objects.get().state == "stopped")
 
 
