@@ -2,7 +2,7 @@ import { describe, expect, it, vi } from "vitest";
 import { kindOf, needsFirstLine, uniqueName } from "../src/chat/files";
 import { en } from "../src/i18n/en";
 import { fr } from "../src/i18n/fr";
-import { fromMarkdown, importChat, importParts, readImport, toMarkdown } from "../src/shell/exchange";
+import { fileName, fromMarkdown, importChat, importParts, readImport, toMarkdown } from "../src/shell/exchange";
 
 const kind = (info: string, line: string | null = null): [string, string | null] => {
   const { language, name } = kindOf(info, line);
@@ -45,6 +45,10 @@ describe("export and import", () => {
     const read = fromMarkdown(toMarkdown(stored));
     expect(read.title).toBe("A chat");
     expect(read.messages.map((one) => [one.role, one.content])).toEqual([["user", "Hi\n\n## not a heading of ours"], ["assistant", "```python\nx = 1\n```"]]);
+  });
+
+  it("names a file by its title, whatever that holds", () => {
+    expect(["Cheapest path!", "", "👩‍👩‍👧‍👦", "<img src=x>", "हिन्दी", "𝒳".repeat(70)].map(fileName)).toEqual(["Cheapest-path", "chat", "chat", "img-src-x", "हिन्दी", "𝒳".repeat(60)]);
   });
 
   it("keeps a message that holds the mark between messages, and its first spaces", () => {

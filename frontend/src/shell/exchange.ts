@@ -15,9 +15,15 @@ function textOf(message: StoredMessage): string {
 
 /** The newest branch as Markdown, or the whole tree as JSON. */
 export function exportConversation(stored: StoredConversation, kind: "json" | "markdown"): void {
-  const name = (stored.title || "chat").replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 60);
+  const name = fileName(stored.title);
   if (kind === "json") downloadFile(`${name}.json`, "application/json", JSON.stringify({ format: FORMAT, ...stored }, null, 2));
   else downloadFile(`${name}.md`, "text/markdown", toMarkdown(stored));
+}
+
+/** Letters and numbers of a title, whole, joined by dashes. */
+export function fileName(title: string): string {
+  const words = title.replace(/[^\p{L}\p{M}\p{N}]+/gu, "-");
+  return [...words].slice(0, 60).join("").replace(/^-|-$/g, "") || "chat";
 }
 
 export function toMarkdown(stored: StoredConversation): string {
