@@ -1,10 +1,15 @@
 """Liveness and readiness for people, supervisors and load balancers."""
 
 import redis
+from django.conf import settings
 from django.db import DatabaseError, connection
 from django.http import HttpRequest, JsonResponse
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
-from playground import engine_client, streams
+from playground import engine_client
+
+REDIS_SECONDS = 3.0  # who asks for readiness wants to know soon
 
 
 def healthz(request: HttpRequest) -> JsonResponse:
@@ -31,7 +36,8 @@ def _database() -> str:
 
 def _redis() -> str:
     try:
-        streams.client().ping()
+        with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=REDIS_SECONDS, retry=Retry(NoBackoff(), 0)) as client:
+            client.ping()
     except redis.RedisError:
         return "does not answer"
     return "ok"

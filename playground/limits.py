@@ -141,7 +141,7 @@ def _keys(owner: Owner, api_key_id: UUID | None) -> list[str]:
 
 @cache
 def _storage() -> RedisStorage:
-    return RedisStorage(settings.REDIS_URL, key_prefix="quota")
+    return RedisStorage(settings.REDIS_URL, streams.client().connection_pool, key_prefix="quota")
 
 
 def _minute(key: str) -> str:

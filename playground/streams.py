@@ -21,6 +21,7 @@ from playground.config import config
 POOL = "default"
 QUEUE = f"queue:{POOL}"
 CANCEL_CHANNEL = "cancel"
+SILENCE_SECONDS = 5.0
 BATCH_SECONDS = 0.010
 STREAM_MAX_ENTRIES = 200_000
 RUNNING_TTL_SECONDS = 24 * 3600  # of a stream that has no end yet
@@ -34,10 +35,22 @@ TERMINAL = ("done", "error")
 
 @cache
 def client() -> redis.Redis:
-    """The process's Redis connection pool (thread-safe). Retries a lost connection three times."""
+    """The process's Redis connection pool (thread-safe).
+
+    A lost connection is tried three times more; a server that says nothing for ``SILENCE_SECONDS`` is not, as a person waits.
+    """
     return redis.Redis.from_url(
-        settings.REDIS_URL, decode_responses=True, socket_timeout=10, retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), 3)
+        settings.REDIS_URL, decode_responses=True, socket_timeout=SILENCE_SECONDS, retry=_retry(redis.ConnectionError)
     )
+
+
+def be_patient() -> None:
+    """Try a silent server again as well, in a process that works while nobody waits for its calls."""
+    client().set_retry(_retry(redis.ConnectionError, redis.TimeoutError))
+
+
+def _retry(*errors: type[redis.RedisError]) -> Retry:
+    return Retry(ExponentialBackoff(cap=0.5, base=0.05), 3, supported_errors=errors)
 
 
 def stream_key(generation_id: UUID) -> str:
@@ -254,19 +267,10 @@ class StreamWriter:
 
     def _write(self, frames: list[dict]) -> None:
         first, attempt = self.number + 1, 0
+        texts = [json.dumps(frame, ensure_ascii=False) for frame in frames]
         while True:
             try:
-                with client().pipeline(transaction=True) as pipe:
-                    for number, frame in enumerate(frames, first):
-                        pipe.xadd(self.key, {"f": json.dumps(frame, ensure_ascii=False)}, id=event_id(number), maxlen=STREAM_MAX_ENTRIES)
-                    if first == 1:
-                        pipe.expire(self.key, RUNNING_TTL_SECONDS)
-                    pipe.execute()
-                break
-            except redis.ResponseError as error:
-                if "equal or smaller" not in str(error):
-                    raise
-                if not attempt:  # on a retry the first attempt may have arrived after all
+                if not self._send(first, texts):
                     self.taken.set()
                     return
                 break
@@ -277,6 +281,23 @@ class StreamWriter:
             if frame["type"] == "delta":
                 self.trace.append([number, len(frame["text"]), frame["tokens"], frame["elapsed_ms"]])
         self.number = first + len(frames) - 1
+
+    def _send(self, first: int, texts: list[str]) -> bool:
+        """False when another writer's entries are where these belong."""
+        try:
+            with client().pipeline(transaction=True) as pipe:
+                for number, text in enumerate(texts, first):
+                    pipe.xadd(self.key, {"f": text}, id=event_id(number), maxlen=STREAM_MAX_ENTRIES)
+                if first == 1:
+                    pipe.expire(self.key, RUNNING_TTL_SECONDS)
+                pipe.execute()
+        except redis.ResponseError as error:
+            if "equal or smaller" not in str(error):
+                raise
+            # an earlier attempt, whose answer was lost, may have arrived after all
+            there = client().xrange(self.key, event_id(first), event_id(first + len(texts) - 1))
+            return [fields["f"] for _, fields in there] == texts
+        return True
 
 
 def _merge_delta(into: dict, frame: dict) -> None:

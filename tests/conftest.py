@@ -1,9 +1,12 @@
 """Settings of every test run, and a real Redis-protocol server for the tests that talk to one."""
 
 import os
+import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 import redis
@@ -70,3 +73,19 @@ def empty_redis(redis_server: str) -> redis.Redis:
     client = redis.Redis.from_url(redis_server, decode_responses=True)
     client.flushall()
     return client
+
+
+@pytest.fixture
+def frozen_redis(pytestconfig: pytest.Config, redis_server: str) -> Callable[[], AbstractContextManager]:
+    """``with frozen_redis():`` its connections stay, and it says nothing."""
+
+    @contextmanager
+    def frozen() -> Iterator[None]:
+        server = pytestconfig.stash[REDIS]
+        server.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            server.send_signal(signal.SIGCONT)
+
+    return frozen

@@ -31,10 +31,10 @@ class FakeHandle:
 
     def __init__(self, engine: "FakeEngine", request: GenerationRequest):
         self._engine, self._request = engine, request
-        self._cancelled = threading.Event()
+        self.cancelled = threading.Event()
 
     def cancel(self) -> None:
-        self._cancelled.set()
+        self.cancelled.set()
 
     def __iter__(self) -> Iterator[Event]:
         started = time.monotonic()
@@ -45,7 +45,7 @@ class FakeHandle:
         yield Started(prompt_tokens=7)
         made, first_ms = 0, None
         for made in itertools.count():
-            if self._cancelled.is_set():
+            if self.cancelled.is_set():
                 reason = "cancelled"
                 break
             if made == self._request.sampling.max_tokens:
@@ -76,10 +76,12 @@ class FakeEngine:
         self.word = "word"
         self.seconds_per_token = seconds_per_token
         self.submitted: list[GenerationRequest] = []
+        self.handles: list[FakeHandle] = []
 
     def submit(self, request: GenerationRequest) -> FakeHandle:
         self.submitted.append(request)
-        return FakeHandle(self, request)
+        self.handles.append(FakeHandle(self, request))
+        return self.handles[-1]
 
     def close(self) -> None:
         self.alive = False

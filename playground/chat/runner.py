@@ -51,6 +51,7 @@ class _Run:
         except EngineError as error:  # refused
             result = Result(State.FAILED, error_code=error.code, error_message=str(error))
         except Exception as error:
+            self.lease.cancel()  # what nobody takes is not made
             log.exception("generation %s failed", self.generation.pk)
             result = Result(State.FAILED, error_code="internal", error_message=f"{type(error).__name__}: {error}")
         self._finish(result)

@@ -1,6 +1,8 @@
 """Pages, the browser's API and health, through Django's own stack."""
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import pytest
@@ -105,6 +107,19 @@ def test_health_names_what_does_not_answer(browser, engines):
     engines.close()
     response = browser.get("/readyz")
     assert response.status_code == 503 and response.json()["engine"] == "not ready: smollm2-135m-instruct"
+
+
+def test_a_redis_that_says_nothing_keeps_nobody_waiting(browser, engines, frozen_redis):
+    def timed(path: str) -> tuple[int, float]:
+        started = time.monotonic()
+        return Client().get(path).status_code, time.monotonic() - started
+
+    wait_for(lambda: browser.get("/readyz").status_code == 200)
+    with frozen_redis(), ThreadPoolExecutor() as threads:
+        page, models, ready = threads.map(timed, ("/", "/api/models", "/readyz"))
+    assert (page[0], models[0], ready[0]) == (200, 503, 503)
+    assert page[1] < 12 and models[1] < 12 and ready[1] < 5
+    assert browser.get("/readyz").status_code == 200
 
 
 def test_what_goes_wrong_is_a_page_of_the_site_in_the_readers_language(monkeypatch):

@@ -56,6 +56,24 @@ def test_a_prompt_of_megabytes_is_refused_without_counting_all_of_it(services, o
     assert Generation.objects.count() == 0
 
 
+def test_an_answer_whose_worker_fails_is_not_made_on(services, owner, engines, fake_engine, monkeypatch):
+    import redis
+
+    from playground import streams
+    from playground.chat.runner import generation_run
+
+    def silent(_):
+        raise redis.TimeoutError("nothing heard")
+
+    generation = ask(services, owner)
+    engines.wait_ready()
+    monkeypatch.setattr(streams, "cancel_requested", silent)
+    generation_run(generation.pk)
+    generation.refresh_from_db()
+    assert (generation.state, generation.error_code) == ("failed", "internal")
+    assert fake_engine.handles[0].cancelled.is_set()
+
+
 def test_only_one_worker_starts_a_generation(services, owner):
     from playground import streams
 

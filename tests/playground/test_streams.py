@@ -5,6 +5,7 @@ import time
 from uuid import uuid4
 
 import pytest
+import redis
 
 from tests.playground.conftest import wait_for
 
@@ -93,3 +94,38 @@ def test_a_worker_without_heartbeat_disappears(streams):
     streams.client().delete("worker:a")
     assert list(streams.workers()) == ["b"]
     assert streams.client().smembers(streams.WORKERS) == {"b"}
+
+
+def test_a_writer_goes_on_where_it_was_after_a_silence_in_which_its_entries_arrived(streams, frozen_redis, monkeypatch):
+    """Redis takes what lies in a connection that its client has long given up, and then the same from the next one."""
+    quick = redis.Redis.from_url(streams.settings.REDIS_URL, decode_responses=True, socket_timeout=0.2)
+    quick.ping()
+    monkeypatch.setattr(streams, "client", lambda: quick)
+    streams.be_patient()
+    generation_id = uuid4()
+    writer = streams.StreamWriter(generation_id)
+    writer.add(delta("before "))
+    wait_for(lambda: streams.stream_read(generation_id))
+    with frozen_redis():
+        writer.add(delta("meanwhile "))
+        time.sleep(0.7)
+    writer.add(delta("after"))
+    writer.drain()
+    assert [frame["text"] for _, frame in streams.stream_read(generation_id)] == ["before ", "meanwhile ", "after"]
+    assert [row[:2] for row in writer.trace] == [[1, 7], [2, 10], [3, 5]]
+
+
+def test_a_silent_server_is_asked_once_and_a_lost_connection_is_made_again(streams, empty_redis, frozen_redis, monkeypatch):
+    monkeypatch.setattr(streams, "SILENCE_SECONDS", 0.5)
+    client = streams.client.__wrapped__()
+    client.set("kept", "1")
+    empty_redis.client_kill_filter(_type="normal", skipme=True)
+    assert client.get("kept") == "1", "its idle connection was dead"
+    for _ in range(2):  # an open connection, then a new one
+        with frozen_redis():
+            started = time.monotonic()
+            with pytest.raises(redis.TimeoutError):
+                client.get("kept")
+            assert time.monotonic() - started < 1.0
+    client.set("other", "2")
+    assert (client.get("kept"), client.get("other")) == ("1", "2"), "no answer of before is taken for a later one's"

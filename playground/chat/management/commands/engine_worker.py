@@ -25,6 +25,7 @@ class Command(BaseCommand):
             layout = parse_pool(config.engine_pool, 0 if config.engine_pool == "cpu" else gpu_count())
         except InvalidParameter as error:
             raise CommandError(error.message) from None
+        streams.be_patient()
         if not config.redis_url:  # one that is configured may still be starting
             streams.client().ping()
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # Celery sets its own once it runs
