@@ -12,7 +12,6 @@ from channels.db import database_sync_to_async
 from django.core.exceptions import RequestDataTooBig
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
-from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 from ninja.security import HttpBearer
 
@@ -28,6 +27,7 @@ from playground.chat.models import Generation
 from playground.config import config
 from playground.exceptions import InvalidParameter, Malformed, MessageTooLarge, PlaygroundError, TooManyRequests, UnknownModel
 from playground.identity import Owner, request_address
+from playground.validation import WordedAPI
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def _caller_of(secret: str) -> Caller:
     return Caller(Owner(user=key.user), key)
 
 
-api = NinjaAPI(
+api = WordedAPI(
     title="Playground API",
     version="1",
     description="OpenAI-compatible: point any OpenAI client at this address and /v1.",

@@ -7,7 +7,6 @@ import redis
 from django.core.exceptions import RequestDataTooBig
 from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from ninja import NinjaAPI
 from ninja.errors import HttpError, ValidationError
 from ninja.utils import check_csrf
 
@@ -17,6 +16,7 @@ from playground.config import config
 from playground.exceptions import MessageTooLarge, PlaygroundError, Unavailable
 from playground.identity import Owner
 from playground.schemas import ConversationOut, ConversationPage, ConversationPatch, GenerationOut, ModelCard, Text
+from playground.validation import WordedAPI
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def owner(request: HttpRequest) -> Owner:
     return request.owner
 
 
-api = NinjaAPI(title="Playground", version="1", auth=owner, docs_url=None, urls_namespace="browser")
+api = WordedAPI(title="Playground", version="1", auth=owner, docs_url=None, urls_namespace="browser")
 api.add_router("/links", "playground.sharing.api.router")
 api.add_router("/keys", "playground.api.browser.router")
 api.add_router("/stats", "playground.usage.api.router")

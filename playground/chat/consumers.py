@@ -22,6 +22,7 @@ from playground.identity import check_still_signed_in, owner_from_scope
 from playground.schemas import Ack, Generate, Resume, Stop, client_frames
 from playground.tailer import tailer
 from playground.usage.services import refusal_count
+from playground.validation import words_of
 
 log = logging.getLogger(__name__)
 MAX_VIEWS = 32  # generations that one socket watches at once
@@ -219,22 +220,34 @@ def parse(text: str | None, data: bytes | None) -> Generate | Stop | Resume | Ac
     try:
         return client_frames.validate_json(text)
     except ValidationError as error:
-        raise _refusal(error, text) from None
+        raise _refusal(_within(error, text), text) from None
+
+
+def _within(error: ValidationError, text: str) -> ValidationError:
+    """``error``; of a frame that only a more lenient parser reads, as it has half a character as ``\\ud800``, what is wrong inside."""
+    if error.errors(include_url=False)[0]["type"] == "json_invalid":
+        try:
+            client_frames.validate_python(json.loads(text))
+        except ValidationError as within:
+            return within
+        except (ValueError, RecursionError):
+            pass
+    return error
 
 
 def _refusal(error: ValidationError, text: str) -> PlaygroundError:
     """The first thing wrong with a frame, as an error that names it; with the frame's ``request_id`` when it has one."""
     first = error.errors(include_url=False, include_context=False)[0]
     place = [str(part) for part in first["loc"][1:]]  # the first is the frame's type
-    given = repr(first["input"])
+    said, given = words_of(first), repr(first["input"])
     given = given if len(given) <= 80 else given[:77] + "..."
     if place[:1] == ["params"]:
         name = ".".join(place[1:]) or "params"
-        refusal = InvalidParameter(f"{name}: {first['msg']}; got {given}.", name=name, given=given)
+        refusal = InvalidParameter(f"{name}: {said}; got {given}.", name=name, given=given)
     elif place:
-        refusal = Malformed(f"{'.'.join(place)}: {first['msg']}; got {given}.")
+        refusal = Malformed(f"{'.'.join(place)}: {said}; got {given}.")
     else:
-        refusal = Malformed(f"{first['msg']}; got {given}.")
+        refusal = Malformed(f"{said}; got {given}.")
     refusal.request_id = _request_id(text)
     return refusal
 

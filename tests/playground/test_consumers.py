@@ -221,6 +221,17 @@ async def test_the_wrong_part_of_a_frame_is_named_even_when_it_is_called_like_a_
         assert (await client.generate(params=5))["details"]["name"] == "params"
 
 
+async def test_a_character_that_no_text_may_hold_is_named_with_its_place(owner):
+    async with Client(owner) as client:
+        for escape, what in (("\\u0000", "NUL (U+0000), which no text may hold here"), ("\\udc00", "half of a surrogate pair (U+DC00)")):
+            await client.send(GENERATE % (f"two{escape}", "0"))
+            error = await client.receive("error")
+            assert error["message"].startswith(f"messages.0.content: Character 4 is {what}; got 'two"), error
+            assert error["request_id"] == "r1"
+        await client.send(GENERATE % ("\\ud83d\\ude00 is whole", "9"))
+        assert (await client.receive("error"))["details"]["name"] == "temperature"
+
+
 async def test_a_message_of_5_mb_is_refused_with_both_sizes(worker, owner):
     async with Client(owner) as client:
         error = await client.generate("x" * 6_200_000)

@@ -76,11 +76,13 @@ def test_a_body_over_the_limit_is_refused_with_both_numbers(client):
     assert answer.json()["message"] == "This message is 6.0 MB; the limit is 5 MB."
 
 
-def test_half_a_surrogate_pair_is_refused(client):
-    answer = client.post(
-        "/api/conversations/import", r'{"messages":[{"id":"1","role":"user","content":"\ud800"}]}', content_type="application/json"
-    )
-    assert answer.status_code == 400
+@pytest.mark.parametrize(
+    ("escape", "what"), [(r"\ud800", "half of a surrogate pair (U+D800)"), (r"\u0000", "NUL (U+0000), which no text may hold here")]
+)
+def test_a_character_that_no_text_may_hold_is_refused_with_its_place(client, escape, what):
+    body = r'{"messages":[{"id":"1","role":"user","content":"é!@"}]}'.replace("@", escape)
+    answer = client.post("/api/conversations/import", body, content_type="application/json")
+    assert (answer.status_code, answer.json()["message"]) == (400, f"messages.0.content: Character 3 is {what}")
 
 
 def test_the_race_page_is_served(client):
