@@ -3,8 +3,8 @@
 The door between the processes is narrow: rank 0 sends a method's name and its arguments, every other rank calls the same method of
 its own MonokernelBackend and answers once it has ended. The generation itself needs no message: the kernels agree on every token,
 on the stop word and on errors through each other's memory. What is guaranteed: all ranks make the same tokens; they are those of
-one GPU wherever the order of float32 sums decides nothing. The lanes of a Laneformer are summed in the same order on any number of
-GPUs; top-p's masses and the partial sums of a one-lane model are not.
+one GPU wherever the order of float32 sums decides nothing. The lanes of a Laneformer (on the fast path 2, 4 or 8 of them) are summed in
+the same order on any number of GPUs; top-p's masses and the partial sums of a one-lane model are not.
 """
 
 import multiprocessing
@@ -265,11 +265,15 @@ class MultiGpuRun:
     def close(self) -> None:
         """Wait for the end of all kernels: one that still ran could tell the next generation of this one's failure.
 
+        Bad numbers in tokens that nobody has polled are no error.
         After a DeviceError nothing is awaited: the kernels may hang, and the engine's process ends."""
         if self.failed:
             return
         self._own.close()
-        self._collect()
+        try:
+            self._collect()
+        except NumericalError:
+            self._bad_numbers = True
         if self._bad_numbers:
             self._bad_numbers = False
             self._await_ends()

@@ -152,7 +152,7 @@ class Plan:
 
     @property
     def all_groups(self) -> int:
-        """Parts of a sum that all ranks need at once: one per group of lanes, or one per rank where it has one lane."""
+        """Parts of the sum over lanes that the head takes: one per group of lanes."""
         return self.groups * self.ranks
 
     @property
@@ -179,7 +179,7 @@ class Plan:
     def pushed_bytes(self) -> int:
         """Bytes that this rank stores in the others' memory for one greedy token."""
         rows = 2 * self.layers * self.lanes * 2 if self.exchange else 0
-        sums = (2 * self.common_layers + (self.all_lanes > 1)) * self.groups * 4
+        sums = (2 * self.common_layers + (self.groups if self.all_lanes > 1 else 0)) * 4
         return (self.ranks - 1) * ((rows + sums) * self.hidden + 8 * self.ctas)
 
     @property

@@ -24,6 +24,9 @@ class Run:
     def abandon_peers(self) -> None:
         pass
 
+    def stop(self) -> None:
+        pass
+
     def close(self) -> None:
         self.log.append("kernel ended")
 
@@ -31,8 +34,8 @@ class Run:
 class Rank:
     """Rank 0's end of the door to a rank that was told to stop, and whose kernel ends or does not."""
 
-    def __init__(self, log: list, ends: bool = True):
-        self.log, self.ends = log, ends
+    def __init__(self, log: list, ends: bool = True, error: Exception = DeviceError("Another GPU did not answer in time.")):  # noqa: B008
+        self.log, self.ends, self.error = log, ends, error
 
     def check(self) -> None:
         pass
@@ -40,7 +43,7 @@ class Rank:
     def answer(self, call: int, timeout_s: float) -> None:
         self.log.append(call)
         if call > 0:
-            raise DeviceError("Another GPU did not answer in time.")
+            raise self.error
         if not self.ends:
             raise DeviceError("GPU 2 does not answer.")
 
@@ -75,3 +78,15 @@ def test_a_kernel_that_does_not_end_after_bad_numbers_is_a_failure():
     with pytest.raises(DeviceError, match="GPU 2 does not answer"):
         run.close()
     assert run.failed
+
+
+def test_bad_numbers_of_a_generation_that_was_stopped_are_no_error_and_every_kernel_is_awaited():
+    """A stop string is found while the kernels still make tokens, of which nobody polls the bad one."""
+    log = []
+    bad = NumericalError("The logits hold NaN.")
+    run = MultiGpuRun(Run([]), [Rank(log, error=bad), Rank(log, error=bad)], [7, 7])
+    run.stop()
+    run.close()
+    assert log == [7, -7, -7] and not run.failed
+    run.close()
+    assert log == [7, -7, -7]

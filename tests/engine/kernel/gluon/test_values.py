@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("triton")
 pytest.importorskip("greenlet")
+
+from greenlet import getcurrent
 
 from engine import reference, sampling
 from engine.config import Head, ModelConfig, Reduction
@@ -18,7 +21,7 @@ from engine.loading.assemble import assemble
 from engine.loading.random import RandomReader
 from engine.request import SamplingParams
 from engine.weights import Shard
-from tests.engine.kernel.gluon.emulator import EmulatedPath, Machine, Memory, Peers, Stuck, run_together
+from tests.engine.kernel.gluon.emulator import EmulatedPath, Machine, Memory, Peers, Stuck, Value, raw, run_together
 
 CONTEXT = 128
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 35, 89, 79]
@@ -159,6 +162,36 @@ def test_a_rank_that_is_late_changes_nothing(ranks, ctas, late):
     tokens, logits = generate(paths, memory)
     again, others = generate(paths, memory, seed=1, late=late)
     assert again == tokens and torch.equal(others, logits)
+
+
+class Watched(Memory):
+    """Counts the bytes that go to the hand-over buffers of other ranks, from which each takes ``size`` bytes."""
+
+    def __init__(self):
+        super().__init__()
+        self.pushed, self.buffers, self.size = 0, [], 0
+
+    def store(self, pointers: Value, value, mask=None) -> None:
+        super().store(pointers, value, mask)
+        at, inside = np.broadcast_arrays(pointers.data, True if mask is None else raw(mask))
+        at = np.unique(at[inside])  # in narrow models some threads store the same
+        others = [start for rank, start in enumerate(self.buffers) if rank != getcurrent().rank]
+        hits = sum(np.count_nonzero((at >= start) & (at < start + self.size)) for start in others)
+        self.pushed += hits * pointers.element.primitive_bitwidth // 8
+
+
+@pytest.mark.parametrize("case", ["lanes, 2 ranks", "lanes, 8 ranks", "one lane, 2 ranks"])
+def test_as_many_bytes_are_pushed_as_the_plan_says(case):
+    config, ranks, ctas = CASES[case]
+    memory, pushed = Watched(), []
+    paths = make(config, ranks, ctas, memory)
+    memory.buffers, memory.size = paths[0].addresses.tolist(), paths[0].flags.numel()
+    for count in (1, 2):
+        memory.pushed = 0
+        generate(paths, memory, count)
+        pushed.append(memory.pushed)
+    stop_word = 8 * (ranks - 1)  # of rank 0
+    assert pushed[1] - pushed[0] == ranks * paths[0].pushed_bytes + stop_word
 
 
 @pytest.mark.parametrize("ranks, ctas", [(1, 8), (8, 1)])
