@@ -186,9 +186,9 @@ class Schedule:
             for lane in self._lanes():
                 self._write_qkv(lane, n)
             for lane in self._lanes():
-                self._read_rows("qkv", lane, n)
-            self._local("attention", (self._rank, n), self._turn(n + 1))
-            self._read(("attention", self._rank, n))
+                self._attend(lane, n)
+            for lane in self._lanes():
+                self._read_attention(lane, n)
             parts = list(range(CTAS)) if self._turn(n) else []
             for lane in self._lanes():
                 self._write_rows("o", lane, n, parts)
@@ -231,8 +231,7 @@ class Schedule:
                 self._read_sums("o", m - DELAY)
             self._local("u", (other, m), True)
         if half < halves - 1:
-            self._read_rows("qkv", own, n)
-            self._local("attention", (own, n), self._turn(n + 1))
+            self._attend(own, n)
         if half & 1 and half < halves - 1 and not self._by_idle:
             self._sums(n)
         if half:
@@ -240,9 +239,26 @@ class Schedule:
             self._write_rows("m", other, m, [(self._cta + m) % CTAS])
         if half & 1 == 0 and half < halves - 1 and self._by_idle:
             self._sums(n)
-        if half < halves - 1:
-            self._read(("attention", own, n))
-            self._write_rows("o", own, n, list(range(CTAS)) if self._turn(n) else [])
+        parts = self._output_parts(half, n) if half < halves - 1 else []
+        if parts:
+            self._read_attention(own, n)
+        self._write_rows("o", own, n, parts)
+
+    def _attend(self, lane: int, n: int) -> None:
+        """One CTA makes the attention of a lane. It clears before it looks for its input; the others go on."""
+        if self._turn(n + 1):
+            self._clear(self._place(self._rank, "attention", lane, n + self.ahead, 0))
+            self._read_rows("qkv", lane, n)
+            self._write(("attention", lane, n), [self._place(self._rank, "attention", lane, n, 0)])
+
+    def _read_attention(self, lane: int, n: int) -> None:
+        self._read(("attention", lane, n), self._place(self._rank, "attention", lane, n, 0))
+
+    def _output_parts(self, half: int, n: int) -> list[int]:
+        """Parts of a lane's output projection that this CTA makes: of the first lane none where it makes delayed sums meanwhile."""
+        if self._by_idle and half & 1 == 0:
+            return [] if self._columns() else list(range(CTAS))
+        return list(range(CTAS)) if self._turn(n) else []
 
     # --- what follows from it
 
