@@ -89,7 +89,7 @@ def attend(C: gl.constexpr, kv, full, empty, qs, zero, at, layer, pos, split, ac
 
     q: pointer to [RATIO, h], not rotated; new: to the key (not rotated) and the value [h] of the new token; cache: to its rows in the K and V
     cache; angles: of its position; part: to [RATIO, SPLITS, h] at this split; lse: to [RATIO, SPLITS] at this split (base-2 logarithm
-    of the sum of exponentials). ``active`` false: nothing to do here. ``zero``: see ``run_blocks``.
+    of the sum of exponentials). ``active`` false: nothing to do here. ``zero``: see ``gemv.unknown_zero``.
     """
     HB: gl.constexpr = C.head_size // 32
     LQ: gl.constexpr = gl.BlockedLayout([1, 2], [2, 16], [4, 1], [1, 0])

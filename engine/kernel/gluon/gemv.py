@@ -2,7 +2,7 @@
 
 A unit is A [64, KW]: segment row m holds segment m % SEG of matrix row m // SEG. The input x is staged in shared memory as B [SEG, KW]. Of
 D = A B^T [64, SEG] only D[m, m % SEG] is wanted; the sum over the SEG segment rows of a matrix row is its product with x. With at most 16
-segments a matrix row lies in one warp, so that its sum needs no shared memory. Units are taken in pairs: one barrier for both.
+segments a matrix row lies in one warp, so that its sum needs no shared memory. Units are mostly taken in pairs: one barrier for both.
 
 Letters: SEG segments, R = 64 // SEG matrix rows per unit. ``at`` = (slot, phase) is a place in the ring, ``u`` the number of a unit in its phase.
 """
@@ -17,7 +17,6 @@ from engine.kernel.gluon.flags import barriers_off, barriers_on, cta_barrier, pu
 QKV = gl.constexpr(0)
 DELTA = gl.constexpr(1)
 GATE = gl.constexpr(2)
-HEAD = gl.constexpr(3)
 
 
 @gluon.jit

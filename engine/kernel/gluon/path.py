@@ -253,7 +253,7 @@ DESCRIPTOR = re.compile(r"(?:add\.s64|or\.b64)\s+(%rd\d+), (%rd\d+), (-?\d{18,20
 ADDRESS = re.compile(r"cvt\.u64\.u32\s+(%rd\d+), (%r\d+);")
 SIXTEENTHS = re.compile(r"bfe\.u32\s+(%r\d+), (%r\d+), 4, 14;")
 OFFSET = re.compile(r"add\.s32\s+(%r\d+), (%r\d+), (\d+);")
-RESULT = re.compile(r"^\s*(?:@!?%p\d+ )?[a-z][\w.:]*\s+(%r\d+),", re.M)
+RESULT = re.compile(r"^\s*(?:@!?%p\d+ )?[a-z][\w.:]*\s+(%rd?\d+),", re.M)
 
 
 def weight_descriptors_once_a_warp(ptx: str) -> str:
@@ -264,11 +264,13 @@ def weight_descriptors_once_a_warp(ptx: str) -> str:
 def descriptors_once_a_warp(ptx: str, kinds: tuple[int, ...] = (1, 2)) -> str:
     """Make the descriptors of the tiles that are multiplied from one address for each run of tiles, of which the compiler knows that it is alike in all
     threads of a warp. Else it may compute every descriptor in every thread: a third of all instructions between two products. kinds: top two bits of the
-    descriptors to make so, 1 of tiles of 128 bytes a row, 2 of 64."""
+    descriptors to make so, 1 of tiles of 128 bytes a row, 2 of 64.
+
+    A register that is made in several places (``made``) says nothing about an address that it is a part of."""
     made = Counter(RESULT.findall(ptx))
-    offsets = {to: (base, int(k)) for to, base, k in OFFSET.findall(ptx) if made[base] == 1}
-    places = {to: offsets.get(of, (of, 0)) for to, of in SIXTEENTHS.findall(ptx)}  # (register, bytes from it)
-    places = {to: (of, *places[of]) for to, of in ADDRESS.findall(ptx) if of in places}
+    offsets = {to: (base, int(k)) for to, base, k in OFFSET.findall(ptx) if made[to] == made[base] == 1}
+    places = {to: offsets.get(of, (of if made[of] == 1 else to, 0)) for to, of in SIXTEENTHS.findall(ptx)}  # (register, bytes from it)
+    places = {to: (of, *places[of]) for to, of in ADDRESS.findall(ptx) if of in places and made[of] == made[to] == 1}
     first: dict[tuple, tuple[str, int]] = {}  # descriptor and its bytes, by register and upper half
 
     def descriptor(found: re.Match) -> str:
@@ -280,7 +282,7 @@ def descriptors_once_a_warp(ptx: str, kinds: tuple[int, ...] = (1, 2)) -> str:
         if (register, high) in first:
             base, start = first[register, high]
             return f"add.s64 {found[1]}, {base}, {(offset - start) // 16};"
-        if low == 0:
+        if low == 0 and made[found[1]] == 1:
             first[register, high] = found[1], offset
         alike = f"{{ .reg .b32 alike; .reg .b64 wide; redux.sync.or.b32 alike, {address}, -1; cvt.u64.u32 wide, alike; "
         return f"{alike}{'add.s64' if low else 'or.b64'} {found[1]}, wide, {found[3]}; }}"

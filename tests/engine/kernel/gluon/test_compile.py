@@ -150,6 +150,15 @@ $L__BB0_2:
 \tbfe.u32 \t%r7, %r6, 4, 14;
 \tcvt.u64.u32 \t%rd10, %r7;
 \tor.b64 \t%rd11, %rd10, 4611686018427387904;
+\tbfe.u32 \t%r10, %r5, 4, 14;
+\tcvt.u64.u32 \t%rd12, %r10;
+\tor.b64 \t%rd13, %rd12, 4611686293305294848;
+\tmov.b32 \t%r5, %r7;
+\tbfe.u32 \t%r11, %r5, 4, 14;
+\tcvt.u64.u32 \t%rd14, %r11;
+\tor.b64 \t%rd15, %rd14, 4611686293305294848;
+\tadd.s64 \t%rd16, %rd14, 4611686293305294850;
+\tadd.s64 \t%rd17, %rd12, 4611686293305294850;
 """
     alike = "{{ .reg .b32 alike; .reg .b64 wide; redux.sync.or.b32 alike, {}, -1; cvt.u64.u32 wide, alike; {}, wide, {}; }}".format
     edited = descriptors_once_a_warp(ptx)
@@ -161,9 +170,13 @@ $L__BB0_2:
         "add.s64 %rd6, %rd3, 518;",
         alike("%r3", "add.s64 %rd7", 4611686293305294852),  # after a label: %rd3 may not have been made
         alike("%r3", "or.b64 %rd8", -9223372036854775808),
-        alike("%r7", "or.b64 %rd11", 4611686018427387904),  # %r5 is made twice: nothing is known of another address made from it
+        alike("%r7", "or.b64 %rd11", 4611686018427387904),  # %r5 is made in several places: it says nothing about this address
+        alike("%r10", "or.b64 %rd13", 4611686293305294848),
+        alike("%r11", "or.b64 %rd15", 4611686293305294848),  # %r5 is another one now
+        "add.s64 %rd16, %rd15, 2;",
+        "add.s64 %rd17, %rd13, 2;",
     ]
-    assert weight_descriptors_once_a_warp(ptx).count("redux") == 3  # not the tile of 64 bytes a row
+    assert weight_descriptors_once_a_warp(ptx).count("redux") == 5  # not the tile of 64 bytes a row
 
 
 def test_weights_leave_cache_first_edits_bulk_copies_only():
