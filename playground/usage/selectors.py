@@ -272,7 +272,7 @@ def _refused(query: Query) -> QuerySet:
 
 
 def table(query: Query, kind: str) -> list[dict]:
-    """Use by ``model`` or by a kind of rollup, the busiest first; models and engines also with percentiles."""
+    """Use by ``model`` or by a kind of rollup, the busiest first; models and engines also with percentiles. No name: deleted."""
     if kind == "model":
         rows, key = query.rollups(split=True), "model"
     elif kind in (Kind.USER, Kind.VISITOR, Kind.KEY, Kind.LINK, Kind.ENGINE):
@@ -283,7 +283,7 @@ def table(query: Query, kind: str) -> list[dict]:
     sums = {name: Sum(name) for name in SUMS}
     top = list(rows.values(key).annotate(**sums).order_by("-requests")[:TABLE_ROWS])
     names = _names(kind, [row[key] for row in top])
-    out = [{"id": row[key], "name": names.get(row[key], row[key]), **{name: row[name] for name in SUMS}} for row in top]
+    out = [{"id": row[key], "name": names.get(row[key], ""), **{name: row[name] for name in SUMS}} for row in top]
     if kind in ("model", Kind.ENGINE):
         speeds = _medians(rows, key)
         out = [row | speeds[row["id"]] for row in out]
@@ -300,24 +300,25 @@ def _medians(rows, key: str) -> dict[str, dict]:
 
 
 def _names(kind: str, subjects: list[str]) -> dict[str, str]:
+    """None, or an empty one, of what has been deleted."""
     if kind == Kind.USER:
         users = get_user_model().objects.filter(pk__in=subjects)
         return {str(user.pk): user.email or user.get_username() for user in users}
     if kind == Kind.VISITOR:
         return {subject: f"visitor {subject[:8]}" for subject in subjects}
     if kind == Kind.LINK:
-        return {str(pk): title or "deleted" for pk, title in ShareLink.objects.filter(pk__in=subjects).values_list("pk", "title")}
+        return {str(pk): title for pk, title in ShareLink.objects.filter(pk__in=subjects).values_list("pk", "title")}
     if kind == Kind.KEY:
         keys = ApiKey.objects.filter(pk__in=subjects).select_related("user")
         return {str(key.pk): f"{key.name} ({key.prefix}, {key.user})" for key in keys}
-    return {}
+    return {subject: subject for subject in subjects}
 
 
 def link_views(query: Query) -> list[dict]:
     """The most viewed links of the span."""
     views = ShareViews.objects.filter(hour__gte=query.start, hour__lt=query.end)
     rows = views.values("link", "link__title").annotate(views=Sum("views")).order_by("-views")[:TABLE_ROWS]
-    return [{"id": str(row["link"]), "name": row["link__title"] or "deleted", "views": row["views"]} for row in rows]
+    return [{"id": str(row["link"]), "name": row["link__title"], "views": row["views"]} for row in rows]
 
 
 def choices() -> dict:
@@ -326,7 +327,7 @@ def choices() -> dict:
     users = month.rollups(Kind.USER).values("subject").annotate(n=Sum("requests")).order_by("-n")[:TABLE_ROWS]
     names = _names(Kind.USER, [row["subject"] for row in users])
     models = month.rollups(split=True).values_list("model", flat=True).distinct().order_by("model")
-    return {"models": list(models), "users": [{"id": row["subject"], "name": names.get(row["subject"], "deleted")} for row in users]}
+    return {"models": list(models), "users": [{"id": row["subject"], "name": names.get(row["subject"], "")} for row in users]}
 
 
 # Workers now -----------------------------------------------------------------------------------------------------------

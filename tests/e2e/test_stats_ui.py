@@ -60,7 +60,9 @@ def test_staff_see_what_was_asked_and_act_on_an_engine(synthetic: Product, page:
     sign_in(page, synthetic, admin, "/stats/")
     requests = page.locator(".kp div", has_text="Requests").locator(".v")
     expect(requests).not_to_have_text("0")
-    expect(page.get_by_role("row", name="refused: invalid_request")).to_contain_text("1")
+    refused = page.get_by_role("row", name="refused: wrong parameter")
+    expect(refused).to_contain_text("1")
+    expect(refused.get_by_title("refused: wrong parameter (invalid_request)")).to_be_visible()
     asked = int(requests.inner_text().replace(",", ""))
     rows = page.evaluate("fetch('/api/stats/series?range=24h').then(r => r.json())")
     assert sum(row["requests"] for row in rows) == asked
@@ -113,6 +115,23 @@ def test_the_page_holds_on_every_screen(
     no_sideways_scroll(page)
     axe_clean(page)
     shot(page, f"{width}-{scheme}")
+    context.close()
+
+
+def test_visitors_and_refusals_are_said_in_french(synthetic: Product, browser: Browser, admin: str) -> None:
+    with synthetic.socket(synthetic.visit()) as client:
+        assert client.generate("Too warm", temperature=9)["code"] == "invalid_request"
+        client.generate("Count me", max_tokens=5)
+        client.to_end()
+    manage(synthetic, "rollup_usage")
+    context = browser.new_context()
+    page = context.new_page()
+    sign_in(page, synthetic, admin, "/stats/")
+    context.add_init_script("localStorage.setItem('language', 'fr')")
+    page.reload()
+    expect(page.get_by_role("row", name="refusée : paramètre invalide")).to_be_visible()
+    expect(page.get_by_role("row", name=re.compile("^visiteur [0-9a-f]{8}")).first).to_be_visible()
+    expect(page.get_by_text(re.compile("^visitor"))).to_have_count(0)
     context.close()
 
 

@@ -49,3 +49,15 @@ def test_every_error_code_of_the_protocol_has_words_in_each_language(language: s
     words = (BASE_DIR / "frontend" / "src" / "i18n" / f"errors.{language}.ts").read_text()
     said = set(re.findall(r'"error\.([a-z_]+)', words))
     assert {kind.code for kind in kinds if hasattr(kind, "code")} | {"internal", "not_stored"} <= said
+
+
+@pytest.mark.parametrize("language", ["en", "fr"])
+def test_every_reason_of_the_stats_page_has_words_in_each_language(language: str):
+    from engine import errors
+    from playground import exceptions
+    from playground.api import errors as api_errors
+
+    kinds = [kind for module in (errors, exceptions, api_errors) for kind in vars(module).values() if isinstance(kind, type)]
+    words = (BASE_DIR / "frontend" / "src" / "i18n" / f"stats.{language}.ts").read_text()
+    said = set(re.findall(r'"stats\.code_([a-z_]+)"', words))
+    assert {kind.code for kind in kinds if hasattr(kind, "code")} | {"internal", "not_stored"} == said

@@ -133,7 +133,7 @@ class StatsPage {
     this.step = made[3]!;
     void stats.choices().then((choices: Choices) => {
       fills.get("model")?.(choices.models.map((name) => [name, name]));
-      fills.get("user")?.(choices.users.map((user) => [user.id, user.name]));
+      fills.get("user")?.(choices.users.map((user) => [user.id, user.name || t("stats.deleted")]));
     });
     return made;
   }
@@ -264,9 +264,8 @@ class StatsPage {
     };
     const modelRows = models.map((row) => [row.name, num(row.requests), short(row.completion_tokens), whole(row.rate_p50 ?? null), ms(row.ttft_p50 ?? null), num(row.failed + row.interrupted)]);
     const modelHeads = ["model", "requests", "output", "rate_p50_short", "ttft_short", "failed"].map((name) => t(`stats.${name}`));
-    const nameOf = (row: ErrorRow): string => (row.kind === "error" ? row.name : row.kind === "stop" ? t("stats.stopped_by_people") : t("stats.refused", { name: row.name }));
     const shareOf = (row: ErrorRow): string => (now.requests && row.kind !== "refused" ? `${num((100 * row.requests) / now.requests, 2)}${GAP}%` : "–");
-    const errorRows = errors.map((row) => [nameOf(row), num(row.requests), shareOf(row)]);
+    const errorRows = errors.map((row) => [reason(row), num(row.requests), shareOf(row)]);
     this.spreads.replaceChildren(
       spread("rate_spread", t("stats.spread_rate_note"), rate, t("unit_rate"), "var(--signal)"),
       spread("ttft_spread", t("stats.spread_ttft_note"), ttft, "ms", "var(--bar)"),
@@ -283,14 +282,16 @@ class StatsPage {
   private drawTables(users: UseRow[], visitors: UseRow[], keys: UseRow[], links: UseRow[], views: { id: string; name: string; views: number }[]): void {
     const figures = (row: UseRow): string[] => [num(row.requests), short(row.completion_tokens), num(row.failed + row.interrupted)];
     const heads = (name: string): string[] => [t(name), ...["requests", "output", "failed"].map((part) => t(`stats.${part}`))];
-    const act = (label: string, ask: string, what: () => Promise<void>): HTMLElement => h("button", { type: "button", class: "lk", onClick: () => this.ask(label, ask, what) }, label);
+    const act = (row: { name: string }, label: string, ask: string, what: () => Promise<void>): HTMLElement | string =>
+      row.name ? h("button", { type: "button", class: "lk", onClick: () => this.ask(label, t(ask, { name: row.name }), what) }, label) : "";
+    const named = (row: { name: string }): string => row.name || t("stats.deleted");
     const seen = new Map(views.map((row) => [row.id, row.views]));
     const linkRows = [...links, ...views.filter((row) => !links.some((link) => link.id === row.id)).map((row) => ({ ...row, requests: 0, prompt_tokens: 0, completion_tokens: 0, failed: 0, interrupted: 0 }) as unknown as UseRow)];
     this.tables.replaceChildren(
-      this.list(t("stats.users"), "", [...heads("stats.user"), t("stats.actions")], users.map((row) => [row.name, ...figures(row), act(t("stats.block"), t("stats.block_ask", { name: row.name }), () => stats.block(row.id))]), t("stats.nothing")),
-      this.list(t("stats.visitors_title"), t("stats.visitors_note"), heads("stats.visitor"), visitors.map((row) => [row.name, ...figures(row)]), t("stats.nothing")),
-      this.list(t("stats.keys"), "", [...heads("stats.key"), t("stats.actions")], keys.map((row) => [row.name, ...figures(row), act(t("stats.revoke"), t("stats.revoke_key_ask", { name: row.name }), () => stats.revokeKey(row.id))]), t("stats.nothing")),
-      this.list(t("stats.links"), t("stats.links_note"), [t("stats.link"), t("stats.views"), t("stats.requests"), t("stats.output"), t("stats.actions")], linkRows.map((row) => [row.name, num(seen.get(row.id) ?? 0), num(row.requests), short(row.completion_tokens), act(t("stats.revoke"), t("stats.revoke_ask", { name: row.name }), () => stats.revokeLink(row.id))]), t("stats.nothing")),
+      this.list(t("stats.users"), "", [...heads("stats.user"), t("stats.actions")], users.map((row) => [named(row), ...figures(row), act(row, t("stats.block"), "stats.block_ask", () => stats.block(row.id))]), t("stats.nothing")),
+      this.list(t("stats.visitors_title"), t("stats.visitors_note"), heads("stats.visitor"), visitors.map((row) => [t("stats.visitor_named", { id: row.id.slice(0, 8) }), ...figures(row)]), t("stats.nothing")),
+      this.list(t("stats.keys"), "", [...heads("stats.key"), t("stats.actions")], keys.map((row) => [named(row), ...figures(row), act(row, t("stats.revoke"), "stats.revoke_key_ask", () => stats.revokeKey(row.id))]), t("stats.nothing")),
+      this.list(t("stats.links"), t("stats.links_note"), [t("stats.link"), t("stats.views"), t("stats.requests"), t("stats.output"), t("stats.actions")], linkRows.map((row) => [named(row), num(seen.get(row.id) ?? 0), num(row.requests), short(row.completion_tokens), act(row, t("stats.revoke"), "stats.revoke_ask", () => stats.revokeLink(row.id))]), t("stats.nothing")),
     );
   }
 
@@ -387,6 +388,14 @@ function timeLabels(points: { start: string }[]): { label: string[]; full: strin
     full: points.map(({ start }) => (hourly ? momentOf : dayOf).format(new Date(start))),
     every: t(hourly ? "stats.per_hour" : days > 1 ? "stats.per_week" : "stats.per_day"),
   };
+}
+
+/** Why requests failed, were stopped or refused: in words, with the server's code as its tooltip. */
+function reason({ kind, name }: ErrorRow): HTMLElement {
+  const key = `stats.code_${name}`;
+  const said = kind === "stop" ? t("stats.stopped_by_people") : t(key) === key ? name : t(key);
+  const text = kind === "refused" ? t("stats.refused", { name: said }) : said;
+  return h("span", { title: kind === "stop" ? text : `${text} (${name})` }, text);
 }
 
 function memoryCell({ used, total }: { used: number; total: number }): (Node | string)[] {
