@@ -502,8 +502,8 @@ def _present_layers(config: ModelConfig) -> int:
 def unsupported(config: ModelConfig, ctas: int, shard: Shard = Shard()) -> str | None:  # noqa: B008
     """Why the fast path cannot run this model on such ranks, or None."""
     all_lanes, reductions = config.n_lanes, config.layer_reductions
-    if all_lanes > 1 and (all_lanes % 2 or all_lanes // shard.ranks > 1 and all_lanes // shard.ranks % 2):
-        return f"{all_lanes} lanes on {shard.ranks} GPUs (each takes pairs of lanes, or one of an even number)"
+    if all_lanes & (all_lanes - 1):
+        return f"{all_lanes} lanes (2, 4, 8, ... are taken)"
     present = _present_layers(config)
     config = part_of(config, shard)
     lanes = config.n_lanes

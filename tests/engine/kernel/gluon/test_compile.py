@@ -1,6 +1,7 @@
 """What the compiler makes of the Gluon kernel for sm_90, checked without a GPU."""
 
 import re
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from engine.kernel.gluon.plan import make_plan
+from engine.kernel.gluon import path
+from engine.kernel.gluon.plan import make_plan, unsupported
 from engine.shapes import SHAPES
 from engine.weights import Shard
 from tests.engine.kernel.gluon.compiling import compile_decode, disassemble
@@ -186,3 +188,37 @@ def test_weights_leave_cache_first_edits_bulk_copies_only():
     edited = weights_leave_cache_first(f"@%p40 {copy}\nst.global.b32 [%rd1], %r1;")
     assert "@%p40 cp.async.bulk.tensor.2d" in edited and ".L2::cache_hint [%r1], [%rd3, {%r2, %r3}], [%r4], once;" in edited
     assert edited.endswith("st.global.b32 [%rd1], %r1;")
+
+
+class Built(Exception):
+    """The front end has accepted the kernel."""
+
+
+@contextmanager
+def front_end_only(plan):
+    """Stands in for ``path.edited_ptx``."""
+    from triton import knobs
+
+    def built(*arguments):
+        raise Built
+
+    def hook(backend=None, stages=None, options=None, language=None, capability=None):
+        if stages is None:
+            return "front end", "front end"
+        stages["ttgir"] = built
+
+    knobs.runtime.add_stages_inspection_hook = hook
+    try:
+        yield
+    finally:
+        knobs.runtime.add_stages_inspection_hook = None
+
+
+@pytest.mark.parametrize("ranks", [3, 6])
+def test_layouts_fit_numbers_of_ranks_that_are_no_power_of_two(ranks, monkeypatch):
+    """Each rank has 8 or 16 query heads: two or four segments of the output projection's input."""
+    config = replace(SHAPES["llama-3.2-1b"], n_heads=48, n_kv_heads=24, ffn_size=6144, vocab_size=24000)
+    monkeypatch.setattr(path, "edited_ptx", front_end_only)
+    assert unsupported(config, 132, Shard(0, ranks)) is None
+    with pytest.raises(Built):
+        compile_decode(make_plan(config, 1024, 132, shard=Shard(0, ranks)), torch.bfloat16)

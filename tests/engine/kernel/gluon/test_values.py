@@ -114,6 +114,7 @@ CASES = {
     "one lane, one rank": (LLAMA, 1, 4),
     "one lane, two or three units of QKV": (LLAMA, 1, 6),
     "one lane, 2 ranks": (LLAMA, 2, 3),
+    "one lane, 3 ranks": (replace(LLAMA, n_heads=24, n_kv_heads=6, vocab_size=258), 3, 3),
     "one lane, 4 ranks": (LLAMA, 4, 2),
     "one lane, 8 ranks": (WIDE_LLAMA, 8, 1),
     "one lane, biases": (replace(LLAMA, architecture="qwen2", qkv_bias=True), 1, 4),
