@@ -119,6 +119,16 @@ def test_polls_hold_no_barrier(compiled):
         assert "atom.relaxed.gpu.global.cas" in loop  # every wait has a limit that names its place
 
 
+def test_a_unit_in_registers_gives_its_slot_back_after_a_barrier(compiled, request):
+    """``gemv.hold_unit``: all threads have their part then."""
+    kernel, _, _, _ = compiled
+    shape, _, _, ranks = request.node.callspec.params["compiled"]
+    plan = make_plan(SHAPES[shape], 2048, 132, shard=Shard(ranks - 1, ranks))
+    given_back = re.findall(r"ldmatrix(?:(?!ldmatrix).)*?mbarrier\.arrive", kernel.asm["ptx"], flags=re.S)
+    assert bool(given_back) == (plan.common.holds and plan.all_lanes == 1)
+    assert all(re.search(r"\bbar(?:rier)?\.(?:cta\.)?sync", part) for part in given_back)
+
+
 def test_barriers_are_taken_out_of_marked_parts_only():
     from engine.kernel.gluon.path import without_barriers
 

@@ -110,9 +110,11 @@ CASES = {
     "lanes, 2 ranks, CTAs without attention": (LANES, 2, 8),
     "lanes, 4 ranks, CTAs without attention": (LANES, 4, 4),
     "lanes, 8 ranks": (LANES, 8, 2),
+    "4 lanes, 2 ranks": (replace(LANES, n_lanes=4, n_heads=8, n_kv_heads=4, ffn_size=768), 2, 5),
     "no sums at once, 8 ranks": (NO_SUMS_AT_ONCE, 8, 1),
     "one lane, one rank": (LLAMA, 1, 4),
     "one lane, two or three units of QKV": (LLAMA, 1, 6),
+    "one lane, wide heads": (replace(LLAMA, head_size=128, n_heads=4, n_kv_heads=2), 1, 4),
     "one lane, 2 ranks": (LLAMA, 2, 3),
     "one lane, 3 ranks": (replace(LLAMA, n_heads=24, n_kv_heads=6, vocab_size=258), 3, 3),
     "one lane, 4 ranks": (LLAMA, 4, 2),
@@ -138,6 +140,7 @@ LONG_CASES = {
     "lanes, 2 ranks": (LANES, 2, 16),
     "lanes, 8 ranks": (LANES, 8, 4),
     "one lane": (LLAMA, 1, 12),
+    "one lane, wide heads": (replace(LLAMA, head_size=128, n_heads=4, n_kv_heads=2), 1, 12),
     "one lane, 2 ranks": (LLAMA, 2, 8),
 }
 
