@@ -178,6 +178,12 @@ describe("a conversation", () => {
     expect(tree.path().map((one) => one.id)).toEqual(["u1", "a1", "u3", "a3"]);
     tree.choose(tree.messages.get("u2") as Message);
     expect(tree.path().map((one) => one.id)).toEqual(["u1", "a1", "u2", "a2"]);
+    expect([tree.last?.id, tree.findLast((one) => one.role === "user")?.id]).toEqual(["a2", "u2"]);
+    const refused = message("u4", "a2", "user");
+    tree.add(refused);
+    expect(tree.last).toBe(refused);
+    tree.remove(refused);
+    expect(tree.pathTo(tree.last as Message)).toEqual(tree.path());
     expect(promptMessages(" Be short. ", tree.path()).map((one) => one.role)).toEqual(["system", "user", "assistant", "user", "assistant"]);
   });
 });

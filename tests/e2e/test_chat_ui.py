@@ -143,10 +143,11 @@ def test_every_past_answer_shows_its_curve_after_a_reload(page: Page):
     assert page.get_by_role("dialog").locator("tbody tr").count() >= 5
 
 
-def test_a_long_stored_answer_opens_at_its_end_and_does_not_jump_when_one_scrolls_up(page: Page):
+def open_imported(page: Page, texts: list[str]) -> None:
+    """A stored chat of these messages, question and answer in turn."""
+    roles = ("user", "assistant")
     messages = [
-        {"id": "1", "parent_id": None, "role": "user", "content": "All of it"},
-        {"id": "2", "parent_id": "1", "role": "assistant", "content": markdown_text(60)},
+        {"id": str(n), "parent_id": str(n - 1) if n else None, "role": roles[n % 2], "content": text} for n, text in enumerate(texts)
     ]
     made = page.evaluate(
         """body => fetch('/api/conversations/import', {method: 'POST', body: JSON.stringify(body), headers: {
@@ -154,18 +155,39 @@ def test_a_long_stored_answer_opens_at_its_end_and_does_not_jump_when_one_scroll
         {"title": "Long", "messages": messages},
     )
     page.goto(f"{page.url}c/{made['id']}")
-    expect(page.locator(".ans")).to_be_visible(timeout=SLOW)
-    expect(page.get_by_text("n000598")).to_be_in_viewport(timeout=SLOW)  # near the end, never drawn before
+    expect(answers(page).last).to_be_visible(timeout=SLOW)
+
+
+def scroll_up_without_jumps(page: Page, times: int, pixels: int) -> None:
     page.mouse.move(300, 400)
-    for _ in range(15):
+    for _ in range(times):
         page.evaluate(
-            "() => { window.seen = document.elementsFromPoint(300, 300).find(e => e.closest('.part'));"
+            "() => { window.seen = [100, 130].flatMap(y => document.elementsFromPoint(300, y)).find(e => e.closest('article'));"
             " window.before = [seen.getBoundingClientRect().top, document.querySelector('.log').scrollTop]; }"
         )
-        page.mouse.wheel(0, -300)
+        page.mouse.wheel(0, -pixels)
         page.wait_for_function("() => document.querySelector('.log').scrollTop !== before[1]")
-        page.wait_for_timeout(100)
-        assert abs(page.evaluate("seen.getBoundingClientRect().top - before[0]") - 300) < 3
+        page.wait_for_timeout(300)
+        assert abs(page.evaluate("seen.getBoundingClientRect().top - before[0]") - pixels) < 3
+
+
+def test_a_long_stored_answer_opens_at_its_end_and_does_not_jump_when_one_scrolls_up(page: Page):
+    open_imported(page, ["All of it", markdown_text(60)])
+    expect(page.get_by_text("n000598")).to_be_in_viewport(timeout=SLOW)  # near the end, never drawn before
+    scroll_up_without_jumps(page, 15, 300)
+
+
+def test_a_chat_of_many_messages_costs_what_is_seen_of_it_and_does_not_jump(page: Page):
+    open_imported(page, [f"Message {n}. " + "Words that take some lines. " * (n * 7 % 40) for n in range(610)])
+    expect(page.get_by_text("Message 609.")).to_be_in_viewport(timeout=SLOW)
+    drawn = "() => [...document.querySelectorAll('.log article')].filter(a => a.checkVisibility({contentVisibilityAuto: true})).length"
+    assert page.locator(".log article").count() == 610 and page.evaluate(drawn) <= 100
+    scroll_up_without_jumps(page, 25, 500)
+    page.locator(".log").press("Home")
+    expect(page.get_by_text("Message 0.")).to_be_in_viewport(timeout=SLOW)
+    ask(page, "One more", 20)
+    title(page, "Complete")
+    expect(answers(page).last.locator(".ticket")).to_be_in_viewport(timeout=SLOW)
 
 
 def test_edits_and_regenerations_are_branches_to_walk_between(page: Page):

@@ -12,8 +12,8 @@ export interface AnswerHost {
   openFile(messageId: string, name: string): void;
   /** Shows the curve and figures of a run that has ended. */
   showRun(run: Generation): void;
-  /** The version number of a file name at this message. */
-  versionOf(messageId: string, name: string): number;
+  /** Counts one more answer of the shown path that writes this file: the number of its version. */
+  nextVersion(name: string): number;
 }
 
 /** Most text taken into the page in one go; a longer piece is cut, and the rest waits for the next turn. */
@@ -128,16 +128,18 @@ class FileChip {
   readonly element: HTMLElement;
   lines = 0;
   private readonly facts = h("span");
+  private readonly version: number;
   private done = false;
 
   constructor(
     private readonly answer: AnswerView,
     private readonly shown: StoredFile,
-    private readonly host: AnswerHost,
+    host: AnswerHost,
   ) {
+    this.version = host.nextVersion(shown.name);
     this.element = h(
       "button",
-      { type: "button", class: "chip", onClick: () => this.host.openFile(this.answer.messageId(), this.shown.name) },
+      { type: "button", class: "chip", onClick: () => host.openFile(this.answer.messageId(), this.shown.name) },
       h("span", { class: "mono" }, shown.name),
       this.facts,
     );
@@ -149,8 +151,7 @@ class FileChip {
   }
 
   refresh(): void {
-    const version = this.host.versionOf(this.answer.messageId(), this.shown.name);
-    setText(this.facts, t(this.done ? "chip_done" : "chip_writing", { v: version, n: num(this.lines) }));
+    setText(this.facts, t(this.done ? "chip_done" : "chip_writing", { v: this.version, n: num(this.lines) }));
   }
 
   finish(): void {

@@ -14,6 +14,9 @@ export interface LogActions {
 
 const SHORT_LINES = 14;
 const SHORT_CHARS = 1600;
+/** Of one group, at most about this: groups out of sight are skipped by layout and paint, so a long chat costs what is seen of it. */
+const GROUP_MESSAGES = 50;
+const GROUP_CHARS = 40_000;
 
 /** The shown path of one conversation. Articles are only ever added, except when another path is chosen. */
 export class LogView {
@@ -23,6 +26,7 @@ export class LogView {
   private readonly answers = new Map<Message, AnswerView>();
   private conversation: Conversation | null = null;
   private following = true;
+  private groupChars = 0; // of the last group
 
   constructor(
     private readonly actions: LogActions,
@@ -74,14 +78,24 @@ export class LogView {
     acts.append(button({ icon: "edit", label: t("edit"), kind: "q", small: true, onClick: () => this.actions.edit(message) }));
     this.addWalk(acts, message);
     article.append(acts);
-    this.list.append(article);
+    this.place(article);
+    this.groupChars += message.content.length;
   }
 
   addAnswer(message: Message): AnswerView {
     const view = new AnswerView(() => message.id, message.run, this.host);
     this.answers.set(message, view);
-    this.list.append(view.element);
+    this.place(view.element);
     return view;
+  }
+
+  private place(article: HTMLElement): void {
+    let group = this.list.lastElementChild;
+    if (!group || group.childElementCount >= GROUP_MESSAGES || this.groupChars > GROUP_CHARS) {
+      group = this.list.appendChild(h("div", { class: "turns" }));
+      this.groupChars = 0;
+    }
+    group.append(article);
   }
 
   answerOf(message: Message): AnswerView | undefined {
@@ -92,6 +106,7 @@ export class LogView {
   finish(message: Message): void {
     const view = this.answers.get(message);
     if (!view?.actions.hidden) return;
+    this.groupChars += (message.run?.text || message.content).length;
     const acts = view.actions;
     acts.hidden = false;
     acts.append(button({ icon: "again", label: t("regenerate"), kind: "q", small: true, onClick: () => this.actions.regenerate(message) }));

@@ -62,6 +62,8 @@ export class Playground {
   private readonly runs = new Map<string, Generation>();
   private readonly pending = new Map<string, Pending>();
   private readonly follows = new WeakSet<Generation>();
+  /** Of each file name on the shown path, how many answers have written it. */
+  private readonly versions = new Map<string, number>();
   private readonly channel = "BroadcastChannel" in window ? new BroadcastChannel("playground") : null;
   private conversation = new Conversation(null, "");
   private editing: Message | null = null;
@@ -122,7 +124,7 @@ export class Playground {
           this.show("code");
         },
         showRun: (run) => this.bindInstrument(run),
-        versionOf: (messageId, name) => this.versionOf(messageId, name),
+        nextVersion: (name) => this.nextVersion(name),
       },
       () => this.emptyState(),
     );
@@ -288,6 +290,7 @@ export class Playground {
   private redraw(): void {
     const conversation = this.conversation;
     this.drawingStored = true;
+    this.versions.clear();
     const files = this.log.show(conversation);
     this.drawingStored = false;
     if (conversation.id) this.workbench.showConversation(conversation.id, files);
@@ -349,13 +352,10 @@ export class Playground {
     return this.boot.models.find((card) => card.name === name) ?? null;
   }
 
-  private versionOf(messageId: string, name: string): number {
-    let version = 0;
-    for (const message of this.conversation.path()) {
-      if (message.id === messageId) break;
-      if (this.log.answerOf(message)?.files.some((file) => file.name === name)) version++;
-    }
-    return version + 1;
+  private nextVersion(name: string): number {
+    const version = (this.versions.get(name) ?? 0) + 1;
+    this.versions.set(name, version);
+    return version;
   }
 
   private walk(message: Message): void {
@@ -365,7 +365,7 @@ export class Playground {
 
   /** The newest run of the shown path. */
   private lastRun(): Generation | null {
-    return this.conversation.path().reverse().find((message) => message.run)?.run ?? null;
+    return this.conversation.findLast((message) => message.run !== null)?.run ?? null;
   }
 
   private running(): Generation | null {
@@ -440,6 +440,7 @@ export class Playground {
   /** A new branch: the path up to it is drawn anew, then the growing answer. */
   private redrawUntil(answer: Message): void {
     this.drawingStored = true;
+    this.versions.clear();
     const files = this.log.show(this.conversation);
     this.drawingStored = false;
     if (this.conversation.id) this.workbench.showConversation(this.conversation.id, files);
@@ -530,7 +531,7 @@ export class Playground {
   }
 
   private editLast(): void {
-    const last = [...this.conversation.path()].reverse().find((message) => message.role === "user");
+    const last = this.conversation.findLast((message) => message.role === "user");
     if (last) this.startEdit(last);
   }
 
@@ -691,7 +692,7 @@ export class Playground {
 
   /** The request being typed, or the one last sent, as a program. */
   private showCode(): void {
-    const path = this.conversation.path();
+    const path = [...this.conversation.path()];
     const typed = this.composer.request.trim();
     while (!typed && path.length > 0 && path[path.length - 1]?.role === "assistant") path.pop();
     const messages = promptMessages(this.settings.value.system, path);

@@ -16,6 +16,7 @@ export class Conversation {
   readonly messages = new Map<string, Message>();
   private readonly children = new Map<string, Message[]>();
   private readonly chosen = new Map<string, Message>();
+  private shown: Message[] | null = null; // the path, until another one is chosen
 
   constructor(
     public id: string | null,
@@ -39,7 +40,7 @@ export class Conversation {
     const siblings = this.children.get(key) ?? [];
     siblings.push(message);
     this.children.set(key, siblings);
-    this.chosen.set(key, message);
+    this.choose(message);
   }
 
   /** Takes away a message that the server did not accept (it has no children). */
@@ -51,6 +52,7 @@ export class Conversation {
     const last = siblings[siblings.length - 1];
     if (last) this.chosen.set(key, last);
     else this.chosen.delete(key);
+    this.shown = null;
   }
 
   /** Gives a message the id that the server chose. */
@@ -71,7 +73,11 @@ export class Conversation {
   }
 
   /** The shown messages from the first to the last. */
-  path(): Message[] {
+  path(): readonly Message[] {
+    return (this.shown ??= this.walked());
+  }
+
+  private walked(): Message[] {
     const out: Message[] = [];
     let next = this.chosen.get(ROOT);
     while (next) {
@@ -85,10 +91,10 @@ export class Conversation {
     const out: Message[] = [];
     let at: Message | undefined = message;
     while (at) {
-      out.unshift(at);
+      out.push(at);
       at = at.parentId === null ? undefined : this.messages.get(at.parentId);
     }
-    return out;
+    return out.reverse();
   }
 
   siblings(message: Message): Message[] {
@@ -97,11 +103,21 @@ export class Conversation {
 
   choose(message: Message): void {
     this.chosen.set(message.parentId ?? ROOT, message);
+    this.shown = null;
+  }
+
+  /** The last shown message that passes. */
+  findLast(passes: (message: Message) => boolean): Message | undefined {
+    const path = this.path();
+    for (let at = path.length - 1; at >= 0; at--) {
+      const message = path[at] as Message;
+      if (passes(message)) return message;
+    }
+    return undefined;
   }
 
   get last(): Message | undefined {
-    const path = this.path();
-    return path[path.length - 1];
+    return this.path().at(-1);
   }
 }
 
