@@ -248,7 +248,7 @@ def count_asm(counters):
     """One thread of the CTA polls ``counters`` counters together until each has reached its target. Inputs: (address, target) of each, abort address, limit, info."""
     abort, limit, info = range(1 + 2 * counters, 4 + 2 * counters)
     loads = " ".join(f"ld.relaxed.gpu.global.u32 c{k}, [${1 + 2 * k}];" for k in range(counters))
-    check = "setp.ge.s32 q, c0, $2; " + " ".join(f"setp.ge.and.s32 q, c{k}, ${2 + 2 * k}, q;" for k in range(1, counters))
+    check = "setp.ge.u32 q, c0, $2; " + " ".join(f"setp.ge.and.u32 q, c{k}, ${2 + 2 * k}, q;" for k in range(1, counters))
     return f"""{{ .reg .pred q; .reg .b32 n, t, {", ".join(f"c{k}" for k in range(counters))};
     mov.u32 t, %tid.x; and.b32 t, t, 127; setp.ne.u32 q, t, 0; @q bra DONE;
     mov.u32 n, 0;
@@ -262,7 +262,7 @@ def count_asm(counters):
 
 @gluon.jit
 def wait_count(counter, target, guard):
-    """One thread polls until the counter reaches ``target``; the CTA barrier after it holds the others."""
+    """One thread polls until the counter reaches ``target`` (unsigned: up to 2^32); the CTA barrier after it holds the others."""
     asm: gl.constexpr = count_asm(1)
     run_asm(asm, "=r,l,r,l,r,r", (counter, target, guard[0], guard[1], guard[2]), gl.int32, 1, 1)
     cta_barrier()

@@ -104,6 +104,15 @@ def test_no_product_is_joined_with_a_sum_that_the_source_keeps_apart(compiled):
     assert "fma.rn.f32" in ptx  # those of the source: the norms' squares, the softmax, the sum over splits
 
 
+def test_counters_are_compared_unsigned():
+    from engine.kernel.gluon.flags import count_asm
+
+    for counters in (1, 2):
+        asm = getattr(count_asm(counters), "value", count_asm(counters))
+        compared = re.findall(r"setp\.ge\.(?:and\.)?(\w+) q, c\d", asm)
+        assert compared == ["u32"] * counters
+
+
 def test_polls_hold_no_barrier(compiled):
     """Between a load and the jump back to it lies no CTA barrier: threads wait for their own values only."""
     kernel, _, _, _ = compiled

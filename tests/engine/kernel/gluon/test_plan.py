@@ -180,6 +180,20 @@ def test_what_is_not_supported_is_named():
     assert "head arrangement" in unsupported(replace(lanes, head=Head.VOCAB_PARALLEL), CTAS)
 
 
+def test_counters_hold_the_arrivals_of_the_longest_generation():
+    """On one and two GPUs. A counter that overflows makes those who poll it late wait for ever; see ``flags.count_asm``."""
+    most = {}
+    for name, config in SHAPES.items():
+        for ranks in (1, 2):
+            if config.n_kv_heads % ranks or unsupported(config, CTAS, Shard(0, ranks)):
+                continue
+            plan = make_plan(config, config.context_tokens, CTAS, shard=Shard(0, ranks))
+            steps = max(5 * plan.whole_layers, 5 * plan.halves) + 32  # head, choice, searches for a drawn token
+            most[name, ranks] = config.context_tokens * CTAS * max(steps, plan.meetings * ranks)
+    assert len(most) > 6 and max(most.values()) < 2**32
+    assert max(most.values()) > 2**31  # so the comparison must be unsigned
+
+
 def test_padding_covers_what_is_read_and_never_written():
     full = make_plan(SHAPES["laneformer-2b"], 4096, CTAS)
     assert full.padding == []
