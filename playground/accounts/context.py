@@ -1,5 +1,6 @@
 """What the pages of accounts show besides their form."""
 
+from django.conf import settings
 from django.http import HttpRequest
 
 from playground.accounts.selectors import site_settings
@@ -7,8 +8,8 @@ from playground.chat.models import Conversation
 
 
 def page(request: HttpRequest) -> dict:
-    """``csp_nonce`` for every template; on pages of accounts also the chats of this browser and a recorded run."""
-    context = {"csp_nonce": getattr(request, "csp_nonce", "")}
+    """For every template ``csp_nonce`` and ``mail_server`` (there is one); on pages of accounts also this browser's chats and a run."""
+    context = {"csp_nonce": getattr(request, "csp_nonce", ""), "mail_server": bool(settings.EMAIL_HOST)}
     if request.path.startswith("/accounts/") and hasattr(request, "owner") and request.owner.user is None:
         from playground.sharing.selectors import last_public_run
 

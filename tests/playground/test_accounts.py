@@ -225,3 +225,23 @@ def test_actions_of_the_admin_block_revoke_and_cancel(staff, ines, owner) -> Non
     queued.refresh_from_db()
     assert not ines.is_active and queued.state == "stopped" and Client().get(link["url"]).status_code == 410
     assert AuditEntry.objects.count() == 3
+
+
+def test_a_form_that_comes_back_has_the_focus_where_it_is_wrong(ines, client) -> None:
+    def focused(path: str, data: dict) -> list[str]:
+        return re.findall(r'name="(\w+)"[^>]* autofocus', client.post(path, data).content.decode())
+
+    assert focused("/accounts/signup/", {"email": "new@example.org", "password1": "short"}) == ["password1"]
+    assert focused("/accounts/signup/", {"email": "no address", "password1": PASSWORD}) == ["email"]
+    assert focused("/accounts/login/", {"login": "ines@example.org", "password": "not this one"}) == ["password"]
+    assert re.findall(r'name="(\w+)"[^>]* autofocus', client.get("/accounts/signup/").content.decode()) == ["email"]
+
+
+@pytest.mark.parametrize(("host", "said"), [("mail.example.org", False), ("", True)])
+def test_a_site_without_a_mail_server_does_not_say_that_mail_was_sent(client, settings, host, said) -> None:
+    settings.EMAIL_HOST = host
+    client.post("/accounts/signup/", {"email": "new@example.org", "password1": PASSWORD})
+    page = client.get("/", headers={"Accept-Language": "fr"}).content.decode()
+    assert ("has no mail server" in page) == said and ("Confirmation email sent to new@example.org." in page) != said
+    reset = Client().post("/accounts/password/reset/", {"email": "new@example.org"}, follow=True, headers={"Accept-Language": "fr"})
+    assert ("n’a pas de serveur de courriel" in reset.content.decode()) == said
