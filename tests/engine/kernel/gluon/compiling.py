@@ -47,8 +47,8 @@ def hopper_target():
         driver._active = previous
 
 
-def compile_decode(plan: Plan, dtype: torch.dtype):
-    """Triton's compiled kernel for a plan; the buffers are stand-ins that have a type only."""
+def compile_decode(plan: Plan, dtype: torch.dtype, **options: bool):
+    """Triton's compiled kernel for a plan and further launch options; the buffers are stand-ins that have a type only."""
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
     from triton.runtime.jit import MockTensor
@@ -78,7 +78,9 @@ def compile_decode(plan: Plan, dtype: torch.dtype):
     kinds += [torch.int32, torch.int32, torch.int32, torch.int32, torch.int64]
     with hopper_target(), edited_ptx(plan):
         others = (buffer(torch.float32), buffer(torch.int64), buffer(torch.int32), 7)
-        return decode.warmup(weights, cache, cache, *map(buffer, kinds), 5, 127, *others, plan, grid=(plan.ctas,), **COMPILE_OPTIONS)
+        return decode.warmup(
+            weights, cache, cache, *map(buffer, kinds), 5, 127, *others, plan, grid=(plan.ctas,), **COMPILE_OPTIONS, **options
+        )
 
 
 def disassemble(cubin: bytes, path) -> tuple[str, str]:
