@@ -46,7 +46,7 @@ def test_a_single_frame_goes_out_at_once(streams):
     started = time.monotonic()
     writer.add(delta("x"))
     wait_for(lambda: streams.stream_read(generation_id))
-    assert time.monotonic() - started < 0.1
+    assert time.monotonic() - started < 0.5  # 10 ms and what a loaded machine adds
     writer.drain()
 
 
