@@ -1,6 +1,7 @@
 import type { ModelCard } from "../api/types";
 import { num, t } from "../i18n";
 import { button, h, icon, setText, withArrow } from "../shell/dom";
+import { countLines, filesIn, pastedText, textFile, type Attachment, type GivenFile } from "./attachment";
 
 export interface ComposerActions {
   send(text: string): void;
@@ -10,6 +11,8 @@ export interface ComposerActions {
   draft(text: string): void;
   editLast(): void;
   cancelEdit(): void;
+  /** Files that were not attached: why, one each. */
+  refuse(reasons: string[]): void;
 }
 
 /** What is pasted or dropped and longer than this stays out of the text box: laying out 20,000 lines there freezes a page. */
@@ -18,11 +21,6 @@ const LARGE_LINES = 200;
 /** Pasted texts over this are not kept for a reload: part of one would pass for the whole. */
 const LARGEST_DRAFT = 1_000_000;
 const CHARS_PER_TOKEN = 3.6;
-
-interface Attachment {
-  text: string;
-  lines: number;
-}
 
 /** What stands in the message box, to be put back when a request is refused. */
 export interface Typed {
@@ -40,21 +38,31 @@ export class Composer {
   private readonly model: HTMLSelectElement;
   private readonly sendButton: HTMLButtonElement;
   private readonly stopButton: HTMLButtonElement;
-  private attachments: Attachment[] = [];
+  private attachments: readonly Attachment[] = [];
   private context = 0;
   private baseTokens = 0;
   private uncounted = 0;
   private composing = false;
+  /** How many times files were given that are still being read. */
+  private reading = 0;
 
   constructor(
     private readonly actions: ComposerActions,
     models: ModelCard[],
+    /** The largest message that the server takes. */
+    private readonly limitBytes: number,
   ) {
     this.box = h("textarea", { id: "message", rows: 2, placeholder: t("placeholder_first"), enterkeyhint: "send", dir: "auto" });
     this.model = h("select", { class: "btn q", "aria-label": t("model") });
     for (const card of models) this.model.append(h("option", { value: card.name }, card.title));
     this.model.addEventListener("change", () => actions.chooseModel(this.model.value));
     const sliders = button({ icon: "sliders", kind: "q", name: t("parameters"), onClick: () => actions.openParameters() });
+    const chosen = h("input", { type: "file", multiple: true, hidden: true });
+    const attach = button({ icon: "clip", kind: "q", name: t("attach"), onClick: () => chosen.click() });
+    chosen.addEventListener("change", () => {
+      void this.takeFiles([...(chosen.files ?? [])].map((file) => ({ file, folder: false })));
+      chosen.value = ""; // the same file may be chosen again
+    });
     this.sendButton = button({ label: t("send"), kind: "p", key: t("key_enter") });
     this.sendButton.type = "submit";
     this.stopButton = button({ icon: "stop", label: t("stop"), kind: "stop", key: t("key_esc"), onClick: () => actions.stop() });
@@ -64,12 +72,15 @@ export class Composer {
       { class: "row" },
       withArrow(this.model),
       sliders,
+      attach,
+      chosen,
       this.count,
       h("span", { class: "sp" }),
       this.sendButton,
       this.stopButton,
     );
-    this.element = h("form", { class: "composer" }, this.editing, this.attachedRow, h("label", { class: "vh", for: "message" }, t("message")), this.box, row);
+    const hint = h("p", { class: "drophint", "aria-hidden": "true" }, icon("clip"), t("drop_files"));
+    this.element = h("form", { class: "composer" }, this.editing, this.attachedRow, h("label", { class: "vh", for: "message" }, t("message")), this.box, row, hint);
     this.element.addEventListener("submit", (event) => {
       event.preventDefault();
       this.submit();
@@ -77,8 +88,7 @@ export class Composer {
     this.box.addEventListener("compositionstart", () => (this.composing = true));
     this.box.addEventListener("compositionend", () => (this.composing = false));
     this.box.addEventListener("keydown", (event) => this.key(event));
-    this.box.addEventListener("paste", (event) => this.takeLarge(event, event.clipboardData));
-    this.box.addEventListener("drop", (event) => this.takeLarge(event, event.dataTransfer));
+    this.box.addEventListener("paste", (event) => this.take(event, event.clipboardData));
     this.box.addEventListener("input", () => this.changed());
   }
 
@@ -86,7 +96,7 @@ export class Composer {
     return this.box.value;
   }
 
-  /** The whole request: the box, then pasted texts that were kept out of it. */
+  /** The whole request: the box, then pasted texts and files that were kept out of it. */
   get request(): string {
     return [this.box.value, ...this.attachments.map((one) => one.text)].filter((part) => part.trim()).join("\n\n");
   }
@@ -96,13 +106,8 @@ export class Composer {
   }
 
   set(text: string): void {
-    this.attachments = [];
-    if (isLarge(text)) {
-      this.box.value = "";
-      this.attach(text);
-    } else this.box.value = text;
-    this.drawAttached();
-    this.changed();
+    const large = isLarge(text);
+    this.restore({ box: large ? "" : text, attachments: large ? [pastedText(text)] : [] });
   }
 
   clear(): void {
@@ -115,9 +120,24 @@ export class Composer {
 
   restore(typed: Typed): void {
     this.box.value = typed.box;
-    this.attachments = [...typed.attachments];
-    this.drawAttached();
-    this.changed();
+    this.attach(typed.attachments);
+  }
+
+  /** Files may be dropped anywhere on `pane`, and it shows that while some are over it. */
+  takeDrops(pane: HTMLElement): void {
+    pane.addEventListener("dragover", (event) => {
+      if (!event.dataTransfer?.types.includes("Files")) return;
+      event.preventDefault();
+      event.dataTransfer.dropEffect = "copy";
+      pane.classList.add("dropping");
+    });
+    pane.addEventListener("dragleave", (event) => {
+      if (!pane.contains(event.relatedTarget as Node | null)) pane.classList.remove("dropping");
+    });
+    pane.addEventListener("drop", (event) => {
+      pane.classList.remove("dropping");
+      this.take(event, event.dataTransfer);
+    });
   }
 
   running(active: boolean): void {
@@ -148,7 +168,7 @@ export class Composer {
   }
 
   private submit(): void {
-    if (this.stopButton.hidden) this.actions.send(this.request);
+    if (this.stopButton.hidden && !this.sendButton.disabled) this.actions.send(this.request);
   }
 
   private key(event: KeyboardEvent): void {
@@ -163,42 +183,54 @@ export class Composer {
     }
   }
 
-  private takeLarge(event: Event, data: DataTransfer | null): void {
-    const text = data?.getData("text/plain") ?? "";
-    if (!isLarge(text)) return;
+  private take(event: Event, data: DataTransfer | null): void {
+    if (!data) return;
+    // What is copied from a document or a table may come with its picture: its text is meant.
+    const files = event.type === "paste" && data.types.includes("text/html") ? [] : filesIn(data);
+    const text = data.getData("text/plain");
+    if (files.length === 0 && !isLarge(text)) return;
     event.preventDefault();
-    this.attach(text);
+    if (files.length > 0) void this.takeFiles(files);
+    else this.attach([...this.attachments, pastedText(text)]);
+  }
+
+  /** Attaches those that are text; until all are read, nothing is sent. */
+  private async takeFiles(files: GivenFile[]): Promise<void> {
+    this.reading++;
+    this.sendButton.disabled = true;
+    const all = await Promise.allSettled(files.map((one) => textFile(one, this.limitBytes)));
+    this.sendButton.disabled = --this.reading > 0;
+    this.attach([...this.attachments, ...all.flatMap((one) => (one.status === "fulfilled" ? [one.value] : []))]);
+    const reasons = all.flatMap((one) => (one.status === "rejected" ? [(one.reason as Error).message] : []));
+    if (reasons.length > 0) this.actions.refuse(reasons);
+    this.box.focus();
+  }
+
+  private attach(attachments: readonly Attachment[]): void {
+    this.attachments = attachments;
     this.drawAttached();
     this.changed();
   }
 
-  private attach(text: string): void {
-    this.attachments.push({ text, lines: countLines(text) });
-  }
-
   private drawAttached(): void {
     this.attachedRow.hidden = this.attachments.length === 0;
-    this.attachedRow.replaceChildren(
-      ...this.attachments.map((one) =>
-        h(
-          "span",
-          null,
-          icon("doc", true),
-          t("pasted", { n: num(one.lines), kb: num(one.text.length / 1000) }),
-          button({
-            icon: "close",
-            kind: "q",
-            small: true,
-            name: t("remove_pasted"),
-            onClick: () => {
-              this.attachments = this.attachments.filter((other) => other !== one);
-              this.drawAttached();
-              this.changed();
-              this.box.focus();
-            },
-          }),
-        ),
-      ),
+    this.attachedRow.replaceChildren(...this.attachments.map((one) => this.chip(one)));
+  }
+
+  private chip(one: Attachment): HTMLElement {
+    const { name, lines, kb } = one;
+    const size = t("lines_kb", { n: lines, kb });
+    const remove = (): void => {
+      this.attach(this.attachments.filter((other) => other !== one));
+      this.box.focus();
+    };
+    return h(
+      "span",
+      null,
+      icon("doc", true),
+      name ? h("span", { class: "mono", title: name }, name) : t("pasted", { size }),
+      name && h("span", { class: "size" }, size),
+      button({ icon: "close", kind: "q", small: true, name: name ? t("remove_file", { name }) : t("remove_pasted"), onClick: remove }),
     );
   }
 
@@ -220,10 +252,4 @@ export class Composer {
 
 function isLarge(text: string): boolean {
   return text.length > LARGE_CHARS || (text.length > LARGE_LINES && countLines(text) > LARGE_LINES);
-}
-
-function countLines(text: string): number {
-  let lines = 1;
-  for (let at = text.indexOf("\n"); at >= 0; at = text.indexOf("\n", at + 1)) lines++;
-  return lines;
 }

@@ -76,6 +76,12 @@ function extension(name: string): string {
   return name.slice(name.lastIndexOf(".") + 1).toLowerCase();
 }
 
+/** The word of a fence for a file of this name: the language, or its extension where that says more than "text". */
+export function languageOf(name: string): string {
+  const end = extension(name);
+  return LANGUAGES[end]?.[0] ?? (name.includes(".") && /^[a-z][a-z0-9+-]{0,11}$/.test(end) ? end : "text");
+}
+
 function guessLanguage(line: string): string | null {
   if (/^\s*(import \w|from \w+ import|def \w|class \w+.*:|print\(|@\w|"""|if __name__|#!.*python)/.test(line)) return "python";
   if (/^\s*<(!doctype|html|head|body|div|svg)\b/i.test(line)) return "html";

@@ -17,6 +17,19 @@ const SHORT_CHARS = 1600;
 /** Of one group, at most about this: groups out of sight are skipped by layout and paint, so a long chat costs what is seen of it. */
 const GROUP_MESSAGES = 50;
 const GROUP_CHARS = 40_000;
+const FENCED = /^(`{3,})([^`\n]*)\n([^]*?)(?:^\1`*[ \t]*$|(?![^]))/m;
+
+/** What a person wrote, as it was typed; code in fences, files among it, as code. */
+function wordsAndCode(content: string): HTMLElement[] {
+  const parts = content.split(FENCED);
+  const shown: HTMLElement[] = [];
+  for (let at = 0; at < parts.length; at += 4) {
+    const [words = "", , info = "", code] = parts.slice(at, at + 4);
+    if (words.trim()) shown.push(h("p", { dir: "auto" }, words.replace(/^\n+|\n+$/g, "")));
+    if (code !== undefined) shown.push(h("pre", { dir: "ltr" }, h("span", null, info), code.replace(/\n$/, "")));
+  }
+  return shown;
+}
 
 /** The shown path of one conversation. Articles are only ever added, except when another path is chosen. */
 export class LogView {
@@ -141,19 +154,15 @@ export class LogView {
 
   private said(content: string): HTMLElement {
     const lines = content.split("\n");
-    if (lines.length <= SHORT_LINES && content.length <= SHORT_CHARS) return h("p", { class: "said", dir: "auto" }, content);
-    const box = h("div");
-    const text = h("p", { class: "said", dir: "auto" }, lines.slice(0, SHORT_LINES).join("\n").slice(0, SHORT_CHARS) + " …");
+    const short = lines.slice(0, SHORT_LINES).join("\n").slice(0, SHORT_CHARS);
+    if (short === content) return h("div", { class: "said" }, ...wordsAndCode(content));
     const more = button({
       label: t("show_all", { n: num(lines.length) }),
       kind: "q",
       small: true,
-      onClick: () => {
-        text.textContent = content;
-        more.remove();
-      },
+      onClick: () => box.replaceChildren(...wordsAndCode(content)),
     });
-    box.append(text, more);
+    const box = h("div", { class: "said" }, ...wordsAndCode(`${short}\n…`), more);
     return box;
   }
 

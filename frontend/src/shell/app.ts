@@ -137,8 +137,10 @@ export class Playground {
         draft: (text) => drafts.save(this.draftKey(), text),
         editLast: () => this.editLast(),
         cancelEdit: () => this.endEdit(),
+        refuse: (reasons) => this.showError(reasons.join("\n"), ""),
       },
       boot.models,
+      this.messageBytes,
     );
     this.instrument = new Instrument({
       regenerate: () => {
@@ -165,7 +167,7 @@ export class Playground {
       refused: (frame: ErrorFrame) => this.refused(frame),
       unanswered: (frame: GenerateFrame) => this.unanswered(frame),
     };
-    this.socket = new PlaygroundSocket(boot.socket_path, events, boot.limits["message_bytes"] ?? Infinity);
+    this.socket = new PlaygroundSocket(boot.socket_path, events, this.messageBytes);
     this.layOut(root);
     this.settings.subscribe(() => this.modelChanged());
     this.modelChanged();
@@ -175,6 +177,10 @@ export class Playground {
   }
 
   private drawingStored = false;
+
+  private get messageBytes(): number {
+    return this.boot.limits["message_bytes"] ?? Infinity;
+  }
 
   private layOut(root: HTMLElement): void {
     const views = h("div", { class: "views", role: "tablist", "aria-label": t("view") }, this.tabs.chat, this.tabs.code, this.tabs.output);
@@ -187,6 +193,7 @@ export class Playground {
       this.tabs[next].focus();
     });
     const chat = h("section", { class: "chat", "aria-label": t("region_conversation") }, this.log.element, this.log.jump, this.composer.errors, this.composer.element);
+    this.composer.takeDrops(chat);
     const work = h("div", { class: "work" }, this.instrument.element, views, this.codePane, this.consolePane);
     const main = h("main", { id: "main", tabindex: "-1" }, this.heading, chat, work);
     const hist = h("aside", { class: "hist", "aria-label": t("chats") });
@@ -225,7 +232,7 @@ export class Playground {
     window.addEventListener("keydown", (event) => this.key(event));
     addEventListener("pagehide", () => finishUndo());
     document.addEventListener("dragover", (event) => {
-      if (!event.dataTransfer?.types.includes("Files")) return;
+      if (event.defaultPrevented || !event.dataTransfer?.types.includes("Files")) return;
       event.preventDefault(); // a file that is dropped would take the place of the page
       event.dataTransfer.dropEffect = "none";
     });
@@ -828,7 +835,7 @@ export class Playground {
       const chat = await readImport(file);
       const total = chat.messages.length;
       const say = (done: number, s: number): void => progress.say(t(s ? "import_waits" : "import_progress", { done, total, s }));
-      const id = await importChat(chat, this.boot.limits["message_bytes"] ?? Infinity, say);
+      const id = await importChat(chat, this.messageBytes, say);
       await this.openConversation(id);
       void this.history.refresh();
     } catch (error) {

@@ -44,7 +44,7 @@ function newestPath(messages: StoredMessage[]): StoredMessage[] {
 export async function readImport(file: File): Promise<ImportBody> {
   const { name } = file;
   const text = await file.text().catch(() => {
-    throw new ApiError(0, "import_invalid", t("import_unread", { name }));
+    throw new ApiError(0, "import_invalid", t("file_unread", { name }));
   });
   const body = /\.json$/i.test(name) || text.trimStart().startsWith("{") ? fromJson(text) : fromMarkdown(text);
   if (body.messages.length === 0) throw new ApiError(0, "import_empty", t("import_empty", { name }));
