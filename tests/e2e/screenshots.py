@@ -106,6 +106,17 @@ DIALOGS = {
     "measured": "How this is measured|Comment c'est mesuré",
 }
 
+FILES = [
+    {"name": "shortest_path.py", "mimeType": "text/x-python", "buffer": ANSWER[ANSWER.index('"""') : ANSWER.rindex("```")].encode()},
+    {"name": "measurements-of-the-second-night.csv", "mimeType": "text/csv", "buffer": b"night,value\n" * 2000},
+]
+REFUSED = [
+    {"name": "grid.png", "mimeType": "image/png", "buffer": b"\x89PNG"},
+    {"name": "big.log", "mimeType": "text/plain", "buffer": b"x" * 6_200_000},
+]
+DRAG = """() => { const data = new DataTransfer(); data.items.add(new File(['x'], 'x.txt'));
+  document.querySelector('.composer').dispatchEvent(new DragEvent('dragover', {dataTransfer: data, bubbles: true, cancelable: true})); }"""
+
 
 def speak(page: Page, frames: list[dict]) -> list[WebSocketRoute]:
     """Answer the page's request with `frames`; the sockets that it opens."""
@@ -180,6 +191,20 @@ def pictures(browser: Browser, url: str, folder: Path, window: str, theme: str, 
                 page.get_by_role("tab", name=re.compile(f"^({view})")).click()
                 keep(page, f"{name}-{view.split('|')[0].lower()}")
         page.context.close()
+    page, _ = fresh([])
+    page.set_input_files(".composer input", FILES)
+    page.fill("#message", "Why does it skip the last cell?" if language == "en" else "Pourquoi saute-t-il la dernière case ?")
+    keep(page, "files")
+    page.evaluate(DRAG)
+    keep(page, "files-dragged")
+    page.locator(".composer").dispatch_event("dragleave")
+    page.set_input_files(".composer input", REFUSED)
+    keep(page, "files-refused")
+    page.keyboard.press("Enter")
+    if window == "phone":
+        page.locator(".views [role=tab]").first.click()
+    keep(page, "files-sent")
+    page.context.close()
     page, _ = fresh([])
     keep(page, "empty")
     for name, words in DIALOGS.items():

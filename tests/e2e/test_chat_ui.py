@@ -551,14 +551,14 @@ def test_layers_and_large_text_hold(page: Page, shot):
         assert page.locator(".log").bounding_box()["height"] > 40
 
 
-def test_a_file_dragged_over_the_page_does_not_take_its_place(page: Page):
+def test_a_file_dragged_over_the_code_does_not_take_the_place_of_the_page(page: Page):
     allowed = page.evaluate(
         """() => [true, false].map(file => { const data = new DataTransfer();
         file ? data.items.add(new File(['x'], 'x.txt')) : data.setData('text/plain', 'x');
         const over = new DragEvent('dragover', {dataTransfer: data, bubbles: true, cancelable: true});
-        document.querySelector('#message').dispatchEvent(over); return over.defaultPrevented; })"""
+        document.querySelector('.codepane').dispatchEvent(over); return over.defaultPrevented; })"""
     )
-    assert allowed == [True, False], "a text may be dropped, a file is turned away"
+    assert allowed == [True, False], "outside the chat a file is turned away"
 
 
 def test_parameters_say_their_range(page: Page):
