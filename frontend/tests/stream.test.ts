@@ -151,6 +151,7 @@ describe("the socket", () => {
     const wire = FakeSocket.all[0] as FakeSocket;
     wire.onopen();
     const ask = (content: string) => () => socket.generate({ type: "generate", request_id: "r", messages: [{ role: "user", content }], params: {} });
+    const writes = vi.spyOn(JSON, "stringify");
     ask("x\n".repeat(333_000))();
     expect(ask("x\n".repeat(334_000)), "a line's end takes two bytes on the wire").toThrow(expect.objectContaining({ code: "message_too_large" }));
     try {
@@ -159,7 +160,9 @@ describe("the socket", () => {
       expect(wordsOf(error)).toBe("This message is 1.2 MB; the limit is 1 MB.");
     }
     expect(wire.sent.length).toBe(1);
-    expect.assertions(3);
+    expect(writes, "a request is written once").toHaveBeenCalledTimes(3);
+    writes.mockRestore();
+    expect.assertions(4);
   });
 });
 

@@ -76,11 +76,12 @@ export class PlaygroundSocket {
   /** Sends a request. Throws ApiError when there is no connection, or it is larger than the server takes: then nothing was sent. */
   generate(frame: GenerateFrame): void {
     if (!this.connected) throw new ApiError(0, "offline", "No connection.");
-    const bytes = new Blob([toJson(frame)]).size;
+    const text = toJson(frame);
+    const bytes = new Blob([text]).size;
     const sizes = { mb: bytes / 1e6, limit: this.limitBytes / 1e6 };
     if (bytes > this.limitBytes) throw new ApiError(0, "message_too_large", "This message is too large.", sizes);
     this.pending.set(frame.request_id, frame);
-    this.send(frame);
+    this.socket?.send(text);
   }
 
   stop(generationId: string): boolean {
