@@ -93,7 +93,7 @@ class MonokernelBackend:
 
     def logits(self, ids: list[int], decode: bool = False) -> torch.Tensor:
         """[T, V] float32 on the CPU. By the prefill phases, or one position after the other by the decode phases."""
-        self._check_ids(ids)
+        check_ids(ids, self.context_tokens, self.config.vocab_size)
         if self._run is not None:
             self._run.close()
         self.control.reset()
@@ -131,9 +131,6 @@ class MonokernelBackend:
     def _path_for(self, sampling: SamplingParams) -> KernelPath:
         """Log-probabilities need every token's logits, which the portable path keeps."""
         return self.path if sampling.logprobs is None else self.portable
-
-    def _check_ids(self, ids: list[int]) -> None:
-        check_ids(ids, self.context_tokens, self.config.vocab_size)
 
     def _upload(self, ids: list[int]) -> torch.Tensor:
         self._ids[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
@@ -244,7 +241,7 @@ class MonokernelRun:
         max_tokens: int,
         spin_limit: int,
     ):
-        backend._check_ids(prompt_ids)
+        check_ids(prompt_ids, backend.context_tokens, backend.config.vocab_size)
         self.finish_reason: str | None = None
         self._backend, self._control, self._sampling = backend, backend.control, sampling
         self._prompt_tokens, self._closed, self._seen = len(prompt_ids), False, 0

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 
 import torch
 
-from engine.backend import EngineInfo, Token
+from engine.backend import EngineInfo, Token, check_ids
 from engine.config import ModelConfig, Reduction
 from engine.errors import DeviceError, EngineError, InvalidRequest, ModelError, NumericalError
 from engine.kernel.backend import MonokernelBackend, MonokernelRun
@@ -123,7 +123,7 @@ class MultiGpuBackend:
         spin_limit: int = DEFAULT_SPIN_LIMIT,
     ) -> "MultiGpuRun":
         self._end_run()
-        self._local._check_ids(prompt_ids)
+        check_ids(prompt_ids, self.info.context_tokens, self.config.vocab_size)
         calls = [rank.call("generate", prompt_ids, sampling, stop_ids, max_tokens, spin_limit) for rank in self._ranks]
         try:
             own = self._local.start(prompt_ids, sampling, stop_ids, max_tokens, spin_limit)
@@ -138,7 +138,7 @@ class MultiGpuBackend:
         if not decode:
             raise InvalidRequest("On several GPUs logits are computed one position after the other.")
         self._end_run()
-        self._local._check_ids(ids)
+        check_ids(ids, self.info.context_tokens, self.config.vocab_size)
         calls = [rank.call("logits", ids, True) for rank in self._ranks]
         try:
             parts = [self._local.logits(ids, decode=True)]
