@@ -104,6 +104,15 @@ class MonokernelBackend:
         self.control.raise_for_error()
         return out
 
+    def check_room(self, rows: int) -> None:
+        """Raises InvalidRequest when ``rows`` rows of logits, of which log-probabilities keep one for each token, do not fit the memory."""
+        free, row = free_bytes(self.device), self.portable.shape.vocab * 4
+        if rows * row > free:
+            raise InvalidRequest(
+                f"Log-probabilities of up to {rows:,} tokens take {rows * row / 1e9:,.1f} GB of memory, "
+                f"of which {free / 1e9:,.1f} GB are free; set max_tokens to at most {free // row:,}."
+            )
+
     def trace(self, barriers: int) -> None:
         """From now on generate with a kernel that keeps clocks, for a profile: the portable one those of the last ``barriers`` barriers,
         the fast path those of the last token."""
@@ -250,7 +259,8 @@ class MonokernelRun:
         self._logits = None
         self.gather_logits: Callable[[int], list[torch.Tensor]] = lambda index: []  # the other ranks' parts of a row of logits
         if sampling.logprobs is not None:
-            self._logits = _room_for_logits(max_tokens, backend.portable.shape.vocab, backend.device)
+            backend.check_room(max_tokens)
+            self._logits = torch.zeros(max_tokens, backend.portable.shape.vocab, dtype=torch.float32, device=backend.device)
         self._control.reset()
         backend.params.write(sampling, sampling.seed or 0, stop_ids, max_tokens, spin_limit)
         ids = backend._upload(prompt_ids)
@@ -343,17 +353,6 @@ class MonokernelRun:
             if time.monotonic() > deadline:
                 raise DeviceError(f"The kernel did not end within {seconds:.0f} s of being stopped.")
             time.sleep(0.0005)
-
-
-def _room_for_logits(rows: int, vocab: int, device: torch.device) -> torch.Tensor:
-    """Zeros [rows, vocab] float32. Raises InvalidRequest when they do not fit."""
-    free = free_bytes(device)
-    if rows * vocab * 4 > free:
-        raise InvalidRequest(
-            f"Log-probabilities of up to {rows:,} tokens take {rows * vocab * 4 / 1e9:,.1f} GB of memory, "
-            f"of which {free / 1e9:,.1f} GB are free; set max_tokens to at most {free // (vocab * 4):,}."
-        )
-    return torch.zeros(rows, vocab, dtype=torch.float32, device=device)
 
 
 def _times(value: float | None, count: int) -> float | None:

@@ -124,6 +124,8 @@ class MultiGpuBackend:
     ) -> "MultiGpuRun":
         self._end_run()
         check_ids(prompt_ids, self.info.context_tokens, self.config.vocab_size)
+        if sampling.logprobs is not None:
+            self._check_room(max_tokens)
         calls = [rank.call("generate", prompt_ids, sampling, stop_ids, max_tokens, spin_limit) for rank in self._ranks]
         try:
             own = self._local.start(prompt_ids, sampling, stop_ids, max_tokens, spin_limit)
@@ -170,6 +172,13 @@ class MultiGpuBackend:
         clocks = self.path.waited_clocks()
         clock_mhz = getattr(torch.cuda.get_device_properties(0), "clock_rate", 1_980_000) / 1000  # an H200's where torch does not say
         return dict(zip(("delayed", "present", "agreement"), (count / clock_mhz for count in clocks), strict=True))
+
+    def _check_room(self, rows: int) -> None:
+        """See MonokernelBackend.check_room. Asked of all ranks before any starts: one that refused alone would be out of step."""
+        self._local.check_room(rows)
+        calls = [rank.call("check_room", rows) for rank in self._ranks]
+        for rank, call in zip(self._ranks, calls, strict=True):
+            rank.answer(call, ANSWER_SECONDS)
 
     def _drain(self, calls: list[int]) -> None:
         """Await the answers of calls that rank 0 could not make itself."""
@@ -253,9 +262,9 @@ class MultiGpuRun:
                 self._collect()
         except EngineError as error:
             cause = self._cause(error)
-            self.failed = isinstance(cause, DeviceError)
-            self._bad_numbers = not self.failed
-            raise cause from None
+            self._bad_numbers = isinstance(cause, NumericalError)
+            self.failed = not self._bad_numbers
+            raise (DeviceError(str(cause)) if self.failed else cause) from None
         self.finish_reason = self._own.finish_reason
         return tokens
 
@@ -363,7 +372,7 @@ class _Rank:
             alive = False
         for call, (kind, *content) in self._answers.items():
             if kind == "failed" and call >= self._generation:
-                raise _error(*content)
+                raise self._error(*content)
         if not alive:
             raise self._lost()
 
@@ -375,9 +384,10 @@ class _Rank:
             if self.connection not in ready:
                 raise self._lost() if ready else DeviceError(f"GPU {self.rank} does not answer.")
             self._receive()
-        kind, *content = self._answers.pop(call)
-        if kind == "failed":
-            raise _error(*content)
+        kind, *content = self._answers[call]
+        if kind == "failed":  # kept: the cause of what is seen next
+            raise self._error(*content)
+        del self._answers[call]
         return content[0]
 
     def _receive(self) -> None:
@@ -400,15 +410,15 @@ class _Rank:
             self._process.join()
         self.connection.close()
 
+    def _error(self, code: str, message: str) -> EngineError:
+        kinds = {error.code: error for error in (ModelError, NumericalError, InvalidRequest)}
+        name = f"GPU {self.rank}"
+        return kinds.get(code, DeviceError)(message if name in message else f"{name}: {message}")
+
     def _lost(self) -> DeviceError:
         self._process.join(FAILURE_SECONDS)  # its GPU work ends first
         code = self._process.exitcode
         return DeviceError(f"The process of GPU {self.rank} ended" + ("." if code is None else f" (exit code {code})."))
-
-
-def _error(code: str, message: str) -> EngineError:
-    kinds = {error.code: error for error in (ModelError, NumericalError, InvalidRequest)}
-    return kinds.get(code, DeviceError)(message)
 
 
 def _peers(rank: int, ranks: int, port: int, watch=lambda: None) -> Peers:
@@ -433,8 +443,8 @@ def serve(connection: Connection, rank: int, ranks: int, port: int, model: str, 
                     _generate(connection, call, backend, arguments)
                 elif method == "logits":
                     connection.send((call, "done", backend.logits(*arguments).numpy()))
-                elif method == "trace":
-                    connection.send((call, "done", backend.trace(*arguments)))
+                elif method in ("check_room", "trace"):
+                    connection.send((call, "done", getattr(backend, method)(*arguments)))
             except EngineError as error:  # rank 0 decides whether the engine goes on
                 _send_failure(connection, call, error.code, str(error))
         backend.close()

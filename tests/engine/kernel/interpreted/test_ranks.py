@@ -1,8 +1,10 @@
 """Several ranks, each a process with the kernel in the interpreter, over shared memory: tokens, logits, stop, lost ranks."""
 
 import os
+import pkgutil
 import signal
 import time
+from functools import partial
 
 import psutil
 import pytest
@@ -11,8 +13,9 @@ import torch
 from engine import Engine, EngineConfig, GenerationRequest, reference, sampling
 from engine.config import Head, Reduction
 from engine.errors import DeviceError, EngineError, InvalidRequest, ModelError, NumericalError
+from engine.kernel import backend as one_rank
 from engine.kernel import ranks as module
-from engine.kernel.ranks import MultiGpuBackend, check, make_backend
+from engine.kernel.ranks import MultiGpuBackend, check, make_backend, serve
 from engine.loading.export import export
 from engine.loading.random import RandomReader
 from engine.request import Failed, SamplingParams, Started
@@ -189,3 +192,59 @@ def test_a_rank_that_cannot_load_ends_the_start(tmp_path_factory):
     with pytest.raises(ModelError, match="no safetensors file"):
         make_backend(str(folder), gpus=2, dtype="float32", measure_bandwidth=False)
     assert time.monotonic() - started < 60
+
+
+def serve_and_fail(name: str, error: Exception, *arguments) -> None:
+    """``serve`` of a rank in which the function ``name`` raises."""
+
+    def fail(*_, **__):
+        time.sleep(1.0)  # rank 0 may be ready by then
+        raise error
+
+    owner, _, attribute = name.rpartition(".")
+    setattr(pkgutil.resolve_name(owner), attribute, fail)
+    serve(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("engine.kernel.ranks._peers", RuntimeError("invalid device ordinal"), "GPU 1 failed: RuntimeError: invalid device ordinal"),
+        ("engine.kernel.backend.load_weights", torch.OutOfMemoryError("2 GiB wanted"), "GPU 1 has no memory left: 2 GiB wanted"),
+        ("engine.kernel.backend.MonokernelBackend._fit_context", DeviceError("no context fits"), "GPU 1: no context fits"),
+        ("engine.kernel.backend.MonokernelBackend._warm_up", DeviceError("the launch failed"), "GPU 1: the launch failed"),
+    ],
+)
+def test_what_a_rank_that_cannot_start_says_is_what_the_user_hears(name, error, words, tmp_path_factory, monkeypatch):
+    monkeypatch.setattr(module, "serve", partial(serve_and_fail, name, error))
+    with pytest.raises(DeviceError) as raised:
+        start("llama", tmp_path_factory)
+    assert str(raised.value) == words
+
+
+def serve_with_memory(free_bytes: list[int], *arguments) -> None:
+    """``serve`` of a rank that finds so much free memory, one look after the other."""
+    one_rank.free_bytes = lambda device: free_bytes.pop(0)
+    serve(*arguments)
+
+
+def test_rows_of_logits_that_do_not_fit_on_one_rank_are_refused_before_any_starts(tmp_path_factory, monkeypatch):
+    monkeypatch.setattr(module, "serve", partial(serve_with_memory, [0, 1_000_000, 0]))
+    backend = start("llama", tmp_path_factory)
+    rows = ([3, 1], SamplingParams(logprobs=3), frozenset(), 2, SPIN_LIMIT)
+    try:
+        with pytest.raises(InvalidRequest, match="GPU 1: Log-probabilities of up to 2 tokens take"):
+            backend.start(*rows)
+        with monkeypatch.context() as patch, pytest.raises(InvalidRequest, match="^Log-probabilities of up to 2 tokens take"):
+            patch.setattr(one_rank, "free_bytes", lambda device: 0)
+            backend.start(*rows)
+        assert len(tokens_of(backend, [3, 1], SamplingParams(), 1)) == 1, "the ranks are in step"
+
+        run = backend.start(*rows)  # rank 1's memory went after it was asked: the others have started
+        with pytest.raises(DeviceError, match="GPU 1: Log-probabilities of up to 2 tokens take"):
+            while run.finish_reason is None:
+                run.poll(1.0)
+        run.close()
+        assert run.failed
+    finally:
+        backend.close()
