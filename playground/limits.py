@@ -101,16 +101,17 @@ def release(owner: Owner, generation_ids: Iterable[UUID], api_key: "ApiKey | Non
         streams.client().zrem(_active(key), *members)
 
 
-def settle(generation: Generation) -> None:
-    """An answer has ended: its slot is free and its tokens are counted. While Redis is away the count is lost, not the answer."""
+def settle(*generations: Generation) -> None:
+    """Answers have ended: their slots are free and their tokens are counted. While Redis is away the count is lost, not the answer."""
     try:
-        for key in _keys(generation.owner, generation.api_key_id):
-            streams.client().zrem(_active(key), str(generation.pk))
-            if generation.completion_tokens:
-                _storage().incr(_minute(key), MINUTE, amount=generation.completion_tokens)
-                _storage().incr(_day(key), DAY, amount=generation.completion_tokens)
+        for generation in generations:
+            for key in _keys(generation.owner, generation.api_key_id):
+                streams.client().zrem(_active(key), str(generation.pk))
+                if generation.completion_tokens:
+                    _storage().incr(_minute(key), MINUTE, amount=generation.completion_tokens)
+                    _storage().incr(_day(key), DAY, amount=generation.completion_tokens)
     except redis.RedisError as error:
-        log.error("generation %s is not counted: %s", generation.pk, error)
+        log.error("generations %s are not counted: %s", [str(g.pk) for g in generations], error)
 
 
 def subjects_of(owner: Owner, api_key: "ApiKey | None" = None) -> list[Subject]:

@@ -88,6 +88,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 # Redis: Celery's broker, streams and control events. The default mode sets REDIS_URL to its embedded server; commands started
 # beside it find that one.
 REDIS_URL = config.redis_url or running_url(DATA_DIR) or "redis://127.0.0.1:6379/0"
+REDIS_SILENCE_SECONDS = 5.0  # a server that says nothing for so long is given up where a person waits
 
 # Celery: a task is a generation. Acknowledged early and made idempotent by a compare-and-set, so that a crash never runs an
 # answer twice; the reaper ends what a dead worker left behind.
@@ -101,7 +102,11 @@ CELERY_WORKER_DISABLE_PREFETCH = True
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = 5.0  # seconds
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 24 * 3600}  # seconds; never reached: messages are acknowledged early
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 24 * 3600,  # seconds; never reached: messages are acknowledged early
+    "socket_timeout": REDIS_SILENCE_SECONDS,
+}
+CELERY_TASK_PUBLISH_RETRY = False  # each try would wait as long; a connection that has closed meanwhile is made again before the first
 
 # Static files: the built bundle is committed and served by the application itself.
 STATIC_URL = "/static/"

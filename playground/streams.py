@@ -21,7 +21,6 @@ from playground.config import config
 POOL = "default"
 QUEUE = f"queue:{POOL}"
 CANCEL_CHANNEL = "cancel"
-SILENCE_SECONDS = 5.0
 BATCH_SECONDS = 0.010
 STREAM_MAX_ENTRIES = 200_000
 RUNNING_TTL_SECONDS = 24 * 3600  # of a stream that has no end yet
@@ -37,10 +36,10 @@ TERMINAL = ("done", "error")
 def client() -> redis.Redis:
     """The process's Redis connection pool (thread-safe).
 
-    A lost connection is tried three times more; a server that says nothing for ``SILENCE_SECONDS`` is not, as a person waits.
+    A lost connection is tried three times more; a server that says nothing for ``REDIS_SILENCE_SECONDS`` is not, as a person waits.
     """
     return redis.Redis.from_url(
-        settings.REDIS_URL, decode_responses=True, socket_timeout=SILENCE_SECONDS, retry=_retry(redis.ConnectionError)
+        settings.REDIS_URL, decode_responses=True, socket_timeout=settings.REDIS_SILENCE_SECONDS, retry=_retry(redis.ConnectionError)
     )
 
 
@@ -78,8 +77,12 @@ def queue_add(generation_id: UUID) -> None:
     client().zadd(QUEUE, {str(generation_id): time.time()})
 
 
-def queue_remove(generation_id: UUID) -> None:
-    client().zrem(QUEUE, str(generation_id))
+def queue_remove(*generation_ids: UUID | str) -> None:
+    client().zrem(QUEUE, *map(str, generation_ids))
+
+
+def queue_ids() -> set[str]:
+    return set(client().zrange(QUEUE, 0, -1))
 
 
 def queue_length() -> int:

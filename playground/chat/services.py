@@ -242,8 +242,9 @@ def _enqueue(generations: list[Generation]) -> None:
             generate.apply_async((str(generation.pk),), task_id=str(generation.pk))
     except (redis.RedisError, OperationalError) as error:
         log.error("generations %s could not be queued: %s", [str(g.pk) for g in generations], error)
-        for generation in generations:
-            generation_finish(generation_id=generation.pk, result=Result(State.FAILED, error_code="unavailable", error_message=NO_QUEUE))
+        result = Result(State.FAILED, error_code="unavailable", error_message=NO_QUEUE)
+        ended = [_store_end(generation.pk, result, Generation.ACTIVE) for generation in generations]
+        settle(*filter(None, ended))
         raise Unavailable(NO_QUEUE) from error
 
 
@@ -298,30 +299,35 @@ def generation_start(*, generation_id: UUID, worker: str, engine: str, info: dic
 
 def generation_finish(*, generation_id: UUID, result: Result, was: tuple[str, ...] = Generation.ACTIVE) -> bool:
     """One transaction stores text, usage and timings. False when somebody else had ended it, and nothing is changed."""
-    with transaction.atomic():
-        fields = {
-            "state": result.state,
-            "finish_reason": result.finish_reason,
-            "error_code": result.error_code,
-            "error_message": result.error_message,
-            "completion_tokens": result.completion_tokens,
-            "ttft_ms": result.ttft_ms,
-            "total_ms": result.total_ms,
-            "decode_tokens_per_s": result.decode_tokens_per_s,
-            "trace": result.trace or [],
-            "last_event_id": result.last_event_id,
-            "finished_at": timezone.now(),
-            "request": {},
-        }
-        if result.prompt_tokens is not None:
-            fields["prompt_tokens"] = result.prompt_tokens
-        if not Generation.objects.filter(pk=generation_id, state__in=was).update(**fields):
-            return False
-        generation = Generation.objects.defer("trace", "params", "request").select_related("user").get(pk=generation_id)
-        Message.objects.filter(pk=generation.message_id).update(content=result.text)
-        Conversation.objects.filter(pk=generation.conversation_id).update(updated_at=timezone.now())
-    settle(generation)
-    return True
+    if generation := _store_end(generation_id, result, was):
+        settle(generation)
+    return generation is not None
+
+
+@transaction.atomic
+def _store_end(generation_id: UUID, result: Result, was: tuple[str, ...]) -> Generation | None:
+    fields = {
+        "state": result.state,
+        "finish_reason": result.finish_reason,
+        "error_code": result.error_code,
+        "error_message": result.error_message,
+        "completion_tokens": result.completion_tokens,
+        "ttft_ms": result.ttft_ms,
+        "total_ms": result.total_ms,
+        "decode_tokens_per_s": result.decode_tokens_per_s,
+        "trace": result.trace or [],
+        "last_event_id": result.last_event_id,
+        "finished_at": timezone.now(),
+        "request": {},
+    }
+    if result.prompt_tokens is not None:
+        fields["prompt_tokens"] = result.prompt_tokens
+    if not Generation.objects.filter(pk=generation_id, state__in=was).update(**fields):
+        return None
+    generation = Generation.objects.defer("trace", "params", "request").select_related("user").get(pk=generation_id)
+    Message.objects.filter(pk=generation.message_id).update(content=result.text)
+    Conversation.objects.filter(pk=generation.conversation_id).update(updated_at=timezone.now())
+    return generation
 
 
 def generation_cancel(*, generation: Generation) -> None:
@@ -350,12 +356,17 @@ def end_frame(generation_id: UUID) -> dict:
 def generations_reap() -> list[UUID]:
     """End what nobody will end: running ones whose worker's heartbeat stopped, queued ones whose task is lost.
 
-    They become ``interrupted`` with the text their stream has. Safe to call from any process at any time.
+    They become ``interrupted`` with the text their stream has. Who waits no more leaves the waiting line. Safe to call from any process
+    at any time.
     """
+    line = streams.queue_ids()  # read before the database: what stands in it is stored there
     workers = streams.workers()
     held = {i for report in workers.values() for i in report.get("holds", [])}
     orphans = [g for g in Generation.objects.filter(state=State.RUNNING) if g.worker not in workers or str(g.pk) not in held]
-    queued = [g for g in Generation.objects.filter(state=State.QUEUED) if str(g.pk) not in held]
+    waiting = list(Generation.objects.filter(state=State.QUEUED))
+    if left := line - {str(g.pk) for g in waiting}:
+        streams.queue_remove(*left)
+    queued = [g for g in waiting if str(g.pk) not in held]
     if queued:
         at_broker = streams.broker_task_ids()
         orphans += [g for g in queued if str(g.pk) not in at_broker]

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import ExitStack
 from datetime import timedelta
 from uuid import uuid4
 
@@ -9,6 +10,7 @@ import pytest
 
 from playground.identity import Owner
 from playground.schemas import ChatMessage, Params
+from tests.playground.conftest import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("empty_redis")]
 
@@ -141,6 +143,40 @@ def test_a_queue_that_does_not_answer_refuses_and_leaves_nothing_waiting(service
     with pytest.raises(Unavailable):
         ask(services, owner)
     assert Generation.objects.get().state == "failed"
+
+
+def test_a_queue_that_falls_silent_is_given_up_and_nothing_is_left_half_done(
+    services, owner, engines, fake_engine, frozen_redis, empty_redis, monkeypatch
+):
+    from playground import limits, streams
+    from playground.chat.models import Generation
+    from playground.chat.runner import generation_run
+    from playground.config import config
+    from playground.exceptions import Unavailable
+
+    monkeypatch.setattr(config, "max_active_per_owner", 2)
+    before = ask(services, owner)
+    empty_redis.client_kill_filter(_type="normal", skipme=True)  # the broker's connection is made again
+    services.generation_cancel(generation=ask(services, owner))
+    assert str(before.pk) in streams.broker_task_ids()
+
+    add = streams.queue_add
+    with ExitStack() as stack, monkeypatch.context() as patch:
+        patch.setattr(streams, "queue_add", lambda pk: (add(pk), stack.enter_context(frozen_redis())))
+        started = time.monotonic()
+        with pytest.raises(Unavailable, match="The queue does not answer. Nothing was sent."):
+            ask(services, owner)
+        assert time.monotonic() - started < 20, "given up by the publish, and once more where the slot is given back"
+    refused = Generation.objects.get(state="failed")
+    assert (refused.error_code, refused.owner) == ("unavailable", owner)
+
+    wait_for(lambda: str(refused.pk) in streams.broker_task_ids())  # what lay in the connection arrives after all
+    generation_run(refused.pk)
+    assert not fake_engine.handles and Generation.objects.get(pk=refused.pk).state == "failed"
+    services.generations_reap()
+    assert streams.client().zrange(streams.QUEUE, 0, -1) == [str(before.pk)]
+    monkeypatch.setattr(limits, "YOUNG_SECONDS", 0)
+    assert str(ask(services, owner).pk) in streams.broker_task_ids(), "the slot is free again"
 
 
 def test_limits_hold_for_every_owner_and_for_the_queue(services, owner, monkeypatch):

@@ -115,8 +115,8 @@ def test_a_writer_goes_on_where_it_was_after_a_silence_in_which_its_entries_arri
     assert [row[:2] for row in writer.trace] == [[1, 7], [2, 10], [3, 5]]
 
 
-def test_a_silent_server_is_asked_once_and_a_lost_connection_is_made_again(streams, empty_redis, frozen_redis, monkeypatch):
-    monkeypatch.setattr(streams, "SILENCE_SECONDS", 0.5)
+def test_a_silent_server_is_asked_once_and_a_lost_connection_is_made_again(streams, empty_redis, frozen_redis, settings):
+    settings.REDIS_SILENCE_SECONDS = 0.5
     client = streams.client.__wrapped__()
     client.set("kept", "1")
     empty_redis.client_kill_filter(_type="normal", skipme=True)

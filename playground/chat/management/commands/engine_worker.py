@@ -26,6 +26,7 @@ class Command(BaseCommand):
         except InvalidParameter as error:
             raise CommandError(error.message) from None
         streams.be_patient()
+        app.conf.broker_transport_options.pop("socket_timeout")  # a task must not be handed to a connection that was given up
         if not config.redis_url:  # one that is configured may still be starting
             streams.client().ping()
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # Celery sets its own once it runs
