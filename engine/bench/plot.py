@@ -50,7 +50,7 @@ def _head(report: dict, height: int) -> str:
 def _speeds(report: dict, y: int) -> tuple[list[str], int]:
     """Bars, and where they end."""
     speed, rival, bound = report["speed"], report.get("rival") or {"forms": [], "best": None}, report["bound_tokens_per_s"]
-    spread = f"({speed['decode_tokens_per_s_min']:,.0f} to {speed['decode_tokens_per_s_max']:,.0f})"
+    spread = _range(speed["decode_tokens_per_s_min"], speed["decode_tokens_per_s_max"])
     rows = [(f"this engine ({report['kernel']})", speed["decode_tokens_per_s"], "engine", spread)]
     for form in rival["forms"]:
         note = f"engine is {rival['ratio']:.2f} x this best rival" if form["name"] == rival["best"] else ""
@@ -66,6 +66,15 @@ def _speeds(report: dict, y: int) -> tuple[list[str], int]:
         )
         y += ROW
     return parts, y
+
+
+def _range(low: float, high: float) -> str:
+    """ "(998 to 1,009)" with the fewest decimals that tell them apart; "" where two do not."""
+    for decimals in range(3):
+        texts = [f"{value:,.{decimals}f}" for value in (low, high)]
+        if texts[0] != texts[1]:
+            return f"({texts[0]} to {texts[1]})"
+    return ""
 
 
 def _phases(profile: list[dict], y: int) -> tuple[list[str], int]:

@@ -167,6 +167,18 @@ def test_the_plot_shows_the_rival_and_the_phases(tmp_path):
     drawn = "".join(root.itertext())
     assert "engine is 1.50 x this best rival" in drawn and "176 + 43 us, 1,074 MB" in drawn and "norm, gate and up x 16" in drawn
     assert max(float(r["y"]) + float(r["height"]) for r in rects) < float(root.attrib["height"])
+    assert "1,497 (1,497 to 1,498)" in drawn
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [(997.8, 1009.2, "(998 to 1,009)"), (1005.8, 1006.1, "(1,005.8 to 1,006.1)"), (1006.13, 1006.14, "(1,006.13 to 1,006.14)"), (7, 7, "")],
+)
+def test_the_plot_tells_the_slowest_run_from_the_fastest(low, high, words, tmp_path):
+    speed = REPORT["speed"] | {"decode_tokens_per_s_min": low, "decode_tokens_per_s_max": high}
+    write_plot(REPORT | {"speed": speed}, tmp_path / "plot.svg")
+    drawn = "".join(ElementTree.parse(tmp_path / "plot.svg").getroot().itertext())
+    assert words in drawn and ("1,006 to 1,006" not in drawn) and ("7 to 7" not in drawn)
 
 
 def test_the_report_in_words_holds_every_phase():

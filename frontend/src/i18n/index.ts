@@ -64,6 +64,13 @@ export function num(value: number, decimals = 0): string {
   return format.format(value);
 }
 
+/** Marks of an axis: whole numbers as they are, others with the fewest decimals that tell all of them apart. */
+export function marks(values: number[]): string[] {
+  let decimals = 0;
+  while (decimals < 6 && new Set(values.map((value) => num(value, decimals))).size < values.length) decimals++;
+  return values.map((value) => num(value, value % 1 ? decimals : 0));
+}
+
 /** A number as it is typed: no grouping, as many decimals as it has, up to three. */
 export function typed(value: number): string {
   return new Intl.NumberFormat(language, { maximumFractionDigits: 3, useGrouping: false }).format(value);

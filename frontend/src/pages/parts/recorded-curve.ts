@@ -1,4 +1,4 @@
-import { GAP, num, seconds } from "../../i18n";
+import { GAP, marks, num, seconds } from "../../i18n";
 import { summary } from "../../instrument/curve";
 import { roundTop, type Samples } from "../../instrument/rate";
 import { h } from "../../shell/dom";
@@ -53,19 +53,19 @@ export class RecordedCurve {
     const hatch = h("i", { class: "pf" });
     hatch.style.width = `${x(first) / 10}%`;
     this.plot.append(hatch, svg as unknown as Node);
-    for (const at of [0, 1, 2, 3]) {
-      const value = (top * (3 - at)) / 3;
-      if (bound && (at === 0 || Math.abs(value - bound) / top < 0.1)) continue;
-      this.label("y", `${(100 * at) / 3}%`, num(value, value % 1 ? 1 : 0));
+    const grid = [0, 1, 2, 3].map((at) => (top * (3 - at)) / 3);
+    for (const [at, text] of marks(grid).entries()) {
+      if (bound && (at === 0 || Math.abs(grid[at]! - bound) / top < 0.1)) continue;
+      this.label("y", `${(100 * at) / 3}%`, text);
     }
     if (bound) {
       this.label("y bv", `${y(bound)}%`, num(bound));
       this.label("bl", `${y(bound)}%`, words.bound).style.left = `calc(${x(first) / 10}% + 12px)`;
     }
-    for (const [index, ms] of timeSteps(totalMs).entries()) {
-      const text = num(ms / 1000, ms % 1000 ? (ms % 100 ? 2 : 1) : 0);
+    const steps = timeSteps(totalMs);
+    for (const [index, text] of marks(steps.map((ms) => ms / 1000)).entries()) {
       const label = h("span", { class: index === 0 ? "x first" : index % 2 ? "x alt" : "x" }, text);
-      label.style.left = `${x(ms) / 10}%`;
+      label.style.left = `${x(steps[index]!) / 10}%`;
       this.plot.append(label);
     }
     const unit = h("span", { class: "x unit" }, "s");

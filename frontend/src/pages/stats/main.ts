@@ -4,7 +4,7 @@ import "../parts/pages.css";
 import "./stats.css";
 import { ApiError } from "../../api/http";
 import { stats, type Bar, type Choices, type EngineRow, type ErrorRow, type PeoplePoint, type Percentiles, type Point, type Summary, type UseRow } from "../../api/stats";
-import { duration, GAP, num, t } from "../../i18n";
+import { duration, GAP, marks, num, t } from "../../i18n";
 import { wordsOf } from "../../i18n/errors";
 import { button, h, lamp } from "../../shell/dom";
 import { openMenu, openSheet } from "../../shell/layers";
@@ -256,10 +256,10 @@ class StatsPage {
   private drawSpreads(rate: Bar[], ttft: Bar[], queue: Bar[], models: UseRow[], errors: ErrorRow[], now: Summary): void {
     const spread = (key: string, sub: string, data: Bar[], unit: string, look: string): HTMLElement => {
       const name = t(`stats.chart_${key}`);
-      const label = data.map((bar) => num(bar.from));
+      const edges = marks([...data.map((bar) => bar.from), ...data.slice(-1).map((bar) => bar.to)]);
       const series: Series[] = [{ name: t("stats.requests"), look, values: data.map((bar) => bar.count) }];
       return this.frame(key, name, sub, () =>
-        this.asTable.has(key) ? [table(name, [unit, t("stats.requests")], data.map((bar) => [`${num(bar.from, 1)} – ${num(bar.to, 1)}`, num(bar.count)]))] : [bars(name, label, series)],
+        this.asTable.has(key) ? [table(name, [unit, t("stats.requests")], data.map((bar, index) => [`${edges[index]} – ${edges[index + 1]}`, num(bar.count)]))] : [bars(name, edges.slice(0, -1), series)],
       );
     };
     const modelRows = models.map((row) => [row.name, num(row.requests), short(row.completion_tokens), whole(row.rate_p50 ?? null), ms(row.ttft_p50 ?? null), num(row.failed + row.interrupted)]);
