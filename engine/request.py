@@ -1,6 +1,6 @@
 """What a caller asks for and what it gets back: sampling parameters, requests, events, usage, timings."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from engine.errors import InvalidRequest
 
@@ -170,8 +170,3 @@ class Failed:
 
 
 Event = Started | PrefillProgress | PromptLogprobs | Delta | Done | Failed
-
-
-def event_to_dict(event: Event | Progress) -> dict:
-    """``{"type": "Delta", ...}``: the form in which events cross processes and reach logs."""
-    return {"type": type(event).__name__, **asdict(event)}

@@ -13,7 +13,6 @@ import torch
 from engine.errors import DeviceError, EngineError, NumericalError
 
 # Error codes (error record word 0). 0: no error.
-ERROR_NONE = 0
 ERROR_NAN_HIDDEN = 1
 ERROR_NAN_LOGITS = 2
 ERROR_SPIN_LIMIT = 3
@@ -38,7 +37,6 @@ PLACES = {
     10: "lane reduction and norm",
     11: "exchange with another GPU",
 }
-PLACE_START, PLACE_QKV, PLACE_ROPE, PLACE_ATTENTION, PLACE_O, PLACE_W13, PLACE_W2, PLACE_HEAD, PLACE_SAMPLE, PLACE_STEP = range(10)
 PLACE_REDUCE, PLACE_EXCHANGE = 10, 11
 
 # Words of `status`, int32 [8], pinned. Written by the kernel except STOP.
@@ -89,7 +87,7 @@ class Control:
     """
 
     def __init__(self, max_tokens: int, device: torch.device, rank: int = 0):
-        self.device_index, self.rank, self.max_tokens = device, rank, max_tokens
+        self.rank = rank
         pinned = device.type == "cuda"
         self.ring = torch.zeros(max_tokens, dtype=torch.int32, pin_memory=pinned)
         self.status = torch.zeros(STATUS_WORDS, dtype=torch.int32, pin_memory=pinned)

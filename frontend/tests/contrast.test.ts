@@ -25,7 +25,7 @@ function contrast(a: string, b: string): number {
 const GROUNDS = ["bg", "surface", "raised", "face", "code", "signal-soft"];
 const TEXT = ["ink", "ink-2", "ink-3", "signal", "rival", "hold", "bad"];
 const GRAPHICS = ["line-strong", "focus"];
-const SYNTAX = ["syn-kw", "syn-str", "syn-num", "syn-com", "syn-type", "syn-fn"];
+const SYNTAX = ["syn-kw", "syn-str", "syn-num", "syn-com", "syn-type"];
 
 /** Published figures of the design (dark, light); the stylesheet must give the same to one decimal. */
 const PUBLISHED: [string, string, number, number][] = [

@@ -78,7 +78,6 @@ export const share = {
   "links.made": "Made",
   "links.expires": "Expires",
   "links.never": "Never",
-  "links.days": "In {n} day|In {n} days",
   "links.actions": "Actions",
   "links.copy": "Copy link",
   "links.copy_embed": "Copy embed code",
@@ -108,5 +107,4 @@ export const share = {
   "links.address": "Address",
   "links.revoke_ask": "Revoke '{title}'? Its address stops working at once.",
   "links.remove_ask": "Delete '{title}'? Its address stops working and its content is wiped.",
-  "links.cancel": "Cancel",
 };

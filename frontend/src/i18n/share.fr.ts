@@ -77,7 +77,6 @@ export const share = {
   "links.made": "Créé",
   "links.expires": "Expire",
   "links.never": "Jamais",
-  "links.days": "Dans {n} jour|Dans {n} jours",
   "links.actions": "Actions",
   "links.copy": "Copier le lien",
   "links.copy_embed": "Copier le code d'intégration",
@@ -107,5 +106,4 @@ export const share = {
   "links.address": "Adresse",
   "links.revoke_ask": "Révoquer « {title} » ? Son adresse cesse aussitôt de fonctionner.",
   "links.remove_ask": "Supprimer « {title} » ? Son adresse cesse de fonctionner et son contenu est effacé.",
-  "links.cancel": "Annuler",
 };

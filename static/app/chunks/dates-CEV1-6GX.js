@@ -1,0 +1,1 @@
+import{x as e}from"./layers-DutV1Wzf.js";var t=e===`fr`?`fr`:`en-GB`;export{t};

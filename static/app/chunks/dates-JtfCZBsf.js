@@ -1,1 +1,0 @@
-import{x as e}from"./layers-y2SY4D3Z.js";var t=e===`fr`?`fr`:`en-GB`;export{t};

@@ -1,1 +1,0 @@
-import{n as e,t}from"./chunks/theme--gWXFCSs.js";t(),document.querySelectorAll(`[data-toggle=theme]`).forEach(t=>t.addEventListener(`click`,()=>e()));
