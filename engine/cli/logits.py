@@ -18,16 +18,15 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> None:
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     ids = parse_ids(args.ids)
     check_writable(args.out)
     logits = _logits(args, ids).float().cpu().contiguous()
     try:
-        save_file({"logits": logits}, args.out)
-    except SafetensorError as error:
-        raise EngineError(f"{args.out} cannot be written: {error}") from error
+        args.out.write_bytes(save({"logits": logits}))  # save_file would put a new file in the place of a link or a device
+    except OSError as error:
+        raise EngineError(f"{args.out} cannot be written: {error.strerror}.") from error
     print(f"{args.out}: logits {list(logits.shape)}, float32")
 
 

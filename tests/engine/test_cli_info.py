@@ -84,6 +84,22 @@ def test_logits_are_written_for_other_programs(tmp_path):
     assert (written["logits"] - expected["logits"]).abs().max() <= 1e-4
 
 
+def test_logits_go_through_a_link_to_its_file(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    link.symlink_to(target)
+    assert main(["logits", "random:tiny", "--ids", "1,2,3", "--out", str(link), "--backend", "torch"]) == 0
+    assert link.is_symlink() and load_file(target)["logits"].shape == (3, 512)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is always full")
+def test_logits_for_a_full_disk_are_an_error_and_the_device_stays_one(tmp_path, capsys):
+    link = tmp_path / "link"  # the test must not be able to replace the device itself
+    link.symlink_to("/dev/full")
+    assert main(["logits", "random:tiny", "--ids", "1", "--out", str(link), "--backend", "torch"]) == 1
+    assert capsys.readouterr().err == f"error: {link} cannot be written: No space left on device.\n"
+    assert link.is_symlink() and Path("/dev/full").is_char_device()
+
+
 def test_export_then_logits(tmp_path, capsys):
     assert main(["export", "random:tiny", "--out", str(tmp_path / "tiny")]) == 0
     assert "6,428,160 bytes of float16 tensors" in capsys.readouterr().out
