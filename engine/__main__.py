@@ -1,6 +1,7 @@
 """python -m engine COMMAND: info, logits, export, generate, bench. Each command is a module of engine/cli."""
 
 import argparse
+import os
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,7 +12,10 @@ COMMANDS = ("info", "generate", "logits", "bench", "export")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; the exit status. Errors of the engine and of the system (a full disk) are printed in one line."""
+    """Run a command; the exit status. Errors of the engine and of the system (a full disk) are printed in one line.
+
+    As shells have it, 130 after Ctrl-C, and 141 when the reader of the output has gone (``| head``), both without a word.
+    """
     parser = argparse.ArgumentParser(prog="python -m engine", description="Load models, generate text, measure speed.")
     subparsers = parser.add_subparsers(dest="command", required=True)
     for command in COMMANDS:
@@ -20,11 +24,26 @@ def main(arguments: list[str] | None = None) -> int:
             module.add_parser(subparsers).set_defaults(run=module.run)
     args = parser.parse_args(arguments)
     try:
-        return args.run(args) or 0
+        status = args.run(args) or 0
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 141
     except (EngineError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
 
+def _exit(status: int) -> None:
+    """End without trying once more to write what could not be written."""
+    if status:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # started with standard output closed
+    sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character is no reason to fail
+    _exit(main())
