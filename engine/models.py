@@ -1,5 +1,6 @@
 """What a MODEL argument means: a registry name, a folder, a .gguf file, a hub id, or random:NAME. Imports no torch."""
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,15 +63,17 @@ def resolve(model: str) -> ModelSource:
         if shape not in SHAPES:
             raise UnknownModel(f"There is no shape {shape!r} for random weights; known shapes: {', '.join(SHAPES)}.")
         return ModelSource(model, f"Random weights, {shape}", "random", shape=shape)
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))  # unlike Path's, it leaves an unknown user's ~name as it is
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(f"{path} is no checkpoint folder: config.json is missing.")
         return ModelSource(model, path.resolve().name, "folder", path=path)
-    if path.suffix == ".gguf":
+    if path.suffix.lower() == ".gguf":
         if not path.is_file():
             raise UnknownModel(f"{path} does not exist.")
         return ModelSource(model, path.stem, "gguf", path=path)
+    if path.is_file():
+        raise ModelError(f"{path} is no .gguf file by its name. Of other checkpoints give the folder.")
     if HUB_ID.fullmatch(model):
         return ModelSource(model, model, "hub", repo=model)
     raise UnknownModel(

@@ -252,7 +252,11 @@ def test_what_a_model_argument_means(tmp_path):
     assert resolve("random:tiny").shape == "tiny"
     (tmp_path / "config.json").write_text("{}")
     assert resolve(str(tmp_path)).path == tmp_path
-    for model in ("nope", "random:nope", str(tmp_path / "no.gguf")):
+    (tmp_path / "A.GGUF").touch()
+    assert resolve(str(tmp_path / "A.GGUF")).kind == "gguf"
+    with pytest.raises(ModelError, match="config.json is no .gguf file by its name. Of other checkpoints give the folder."):
+        resolve(str(tmp_path / "config.json"))
+    for model in ("nope", "random:nope", str(tmp_path / "no.gguf"), "~no such user/model"):
         with pytest.raises(UnknownModel):
             resolve(model)
     assert set(REGISTRY) == {"smollm2-135m-instruct", "laneformer-2b"}
