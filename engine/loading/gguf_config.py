@@ -30,7 +30,7 @@ NAMES = {
 def read_config(path: Path, name: str) -> ModelConfig:
     """Raises ModelError that names the file and the key."""
     file = GgufFile(path)
-    keys = _Keys(path, file.metadata)
+    keys = Keys(path, file.metadata)
     architecture = keys.text("general.architecture")
     if architecture != "llama":
         raise ModelError(f"{path}: architecture {architecture!r} is not supported. Of GGUF files the engine runs llama.")
@@ -67,7 +67,7 @@ def read_config(path: Path, name: str) -> ModelConfig:
     )
 
 
-class _Keys:
+class Keys:
     """Typed access to the metadata; every error names the file, the key and the value."""
 
     def __init__(self, path: Path, metadata: dict[str, Any]):
@@ -95,7 +95,7 @@ def tensor_name(part: str, layer: int | None) -> str:
     return NAMES[part] if layer is None else f"blk.{layer}.{NAMES[part]}"
 
 
-def _rope_scaling(file: GgufFile, keys: _Keys) -> RopeScaling | None:
+def _rope_scaling(file: GgufFile, keys: Keys) -> RopeScaling | None:
     factors, kind = file.tensors.get(ROPE_FACTORS), keys.text("llama.rope.scaling.type", "none")
     if factors is not None:
         if len(factors.shape) != 1 or factors.kind.name != "F32":

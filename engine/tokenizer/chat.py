@@ -25,9 +25,12 @@ class _Generation(Extension):
 
 
 class ChatTemplate:
-    """Renders conversations exactly as Transformers' ``apply_chat_template`` does."""
+    """Renders conversations exactly as Transformers' ``apply_chat_template`` does.
 
-    def __init__(self, source: str, bos_token: str, eos_token: str):
+    ``named``: what a template may ask for by name, such as {"eos_token": "</s>"}; of a model without bos or eos they are "".
+    """
+
+    def __init__(self, source: str, named: dict[str, str]):
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
         environment.filters["tojson"] = _tojson
         environment.globals["raise_exception"] = _raise_exception
@@ -36,13 +39,13 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
             raise ModelError(f"The model's chat template is broken: {error}") from error
-        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self._named = {"bos_token": "", "eos_token": ""} | named
 
     def render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
         """Raises InvalidRequest with the template's words when it refuses the messages."""
         try:
             return self._template.render(
-                messages=messages, add_generation_prompt=add_generation_prompt, tools=None, documents=None, **self._tokens
+                messages=messages, add_generation_prompt=add_generation_prompt, tools=None, documents=None, **self._named
             )
         except Exception as error:  # foreign code
             raise InvalidRequest(f"The model's chat template does not take these messages: {error}") from error

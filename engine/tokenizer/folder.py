@@ -6,12 +6,12 @@ from pathlib import Path
 from tokenizers import Tokenizer as Pipeline
 
 from engine.errors import ModelError
-from engine.tokenizer.spec import TokenizerSpec, add_markup, sentencepiece_pipeline
+from engine.tokenizer.spec import NAMES, TokenizerSpec, add_markup, sentencepiece_pipeline
 
 
 def read(folder: Path) -> TokenizerSpec:
     """Raises ModelError when the folder has no tokenizer or a broken one."""
-    settings = _json(folder / "tokenizer_config.json")
+    settings = _json(folder / "special_tokens_map.json") | _json(folder / "tokenizer_config.json")
     if (folder / "tokenizer.json").is_file():
         pipeline, special = _from_tokenizer_json(folder / "tokenizer.json")
         adds_bos_by_default = None
@@ -21,8 +21,9 @@ def read(folder: Path) -> TokenizerSpec:
     else:
         raise ModelError(f"{folder} has no tokenizer: neither tokenizer.json nor tokenizer.model is there.")
     generation, config = _json(folder / "generation_config.json"), _json(folder / "config.json")
-    bos_id = _id(pipeline, _content(folder, settings, "bos_token"), next(iter(_ids(folder, config, "bos_token_id")), None))
-    eos_id = _id(pipeline, _content(folder, settings, "eos_token"), None)
+    named = {name: text for name in NAMES if (text := _content(folder, settings, name)) is not None}
+    bos_id = _id(pipeline, named.get("bos_token"), next(iter(_ids(folder, config, "bos_token_id")), None))
+    eos_id = _id(pipeline, named.get("eos_token"), None)
     eos_ids = {eos_id, *_ids(folder, generation, "eos_token_id"), *_ids(folder, config, "eos_token_id")} - {None}
     adds_bos = settings.get("add_bos_token", adds_bos_by_default)
     if adds_bos is None:
@@ -36,6 +37,7 @@ def read(folder: Path) -> TokenizerSpec:
         eos_ids=frozenset(eos_ids),
         adds_bos=bool(adds_bos) and bos_id is not None,
         chat_template=_chat_template(folder, settings),
+        named=named,
     )
 
 

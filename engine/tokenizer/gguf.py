@@ -7,10 +7,12 @@ from tokenizers import Tokenizer as Pipeline
 
 from engine.errors import ModelError
 from engine.gguf_file import GgufFile
+from engine.loading.gguf_config import Keys
 from engine.tokenizer.folder import is_markup
 from engine.tokenizer.spec import TokenizerSpec, add_markup, sentencepiece_pipeline
 
 UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6  # values of tokenizer.ggml.token_type
+NAMES = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}  # here -> in chat templates
 
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
@@ -40,27 +42,31 @@ PRE_TOKENIZERS = {
 def read(path: Path) -> TokenizerSpec:
     """Raises ModelError for a broken file or a tokenizer of an unknown kind."""
     metadata = GgufFile(path).metadata
+    keys = Keys(path, metadata)
     kind, tokens = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.tokens")
     if kind not in ("gpt2", "llama") or not tokens:
         raise ModelError(f"{path}: the tokenizer kind {kind!r} is not known; gpt2 and llama are.")
     types = metadata.get("tokenizer.ggml.token_type", [1] * len(tokens))
+    if len(types) != len(tokens):
+        raise ModelError(f"{path}: tokenizer.ggml.token_type has {len(types):,} entries for {len(tokens):,} tokens.")
     pipeline = (_byte_level if kind == "gpt2" else _sentencepiece)(path, metadata, tokens, types)
     special = [
         token for token, of_type in zip(tokens, types, strict=True) if of_type in (CONTROL, UNKNOWN) or _is_user_markup(token, of_type)
     ]
     add_markup(pipeline, special)
-    bos_id = metadata.get("tokenizer.ggml.bos_token_id")
+    ids = {name: keys.integer(f"tokenizer.ggml.{name}_token_id", -1) for name in (*NAMES, "eot")}
+    ids = {name: i for name, i in ids.items() if 0 <= i < len(tokens)}
     adds_bos = metadata.get("tokenizer.ggml.add_bos_token", kind == "llama" or metadata.get("tokenizer.ggml.pre") == "llama-bpe")
-    ends = (metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot"))
     return TokenizerSpec(
         pipeline=pipeline,
         special={token: pipeline.token_to_id(token) for token in special},
         byte_level=kind == "gpt2",
         strips_first_space=kind == "llama" and metadata.get("tokenizer.ggml.add_space_prefix", True),
-        bos_id=bos_id,
-        eos_ids=frozenset(end for end in ends if end is not None),
-        adds_bos=bool(adds_bos) and bos_id is not None,
-        chat_template=metadata.get("tokenizer.chat_template"),
+        bos_id=ids.get("bos"),
+        eos_ids=frozenset(ids[name] for name in ("eos", "eot") if name in ids),
+        adds_bos=bool(adds_bos) and "bos" in ids,
+        chat_template=keys.text("tokenizer.chat_template", "") or None,
+        named={NAMES[name]: tokens[i] for name, i in ids.items() if name in NAMES},
     )
 
 

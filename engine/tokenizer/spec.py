@@ -1,16 +1,20 @@
 """What every source of a tokenizer gives: a `tokenizers` pipeline and the facts around it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Pipeline
 
 BYTE_TOKENS = {f"<0x{byte:02X}>": byte for byte in range(256)}
+NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 @dataclass(frozen=True)
 class TokenizerSpec:
-    """``special``: token text -> id of everything that is markup and never text typed by a user."""
+    """``special``: token text -> id of everything that is markup and never text typed by a user.
+
+    ``named``: of NAMES those that the model has, with their texts, for its chat template.
+    """
 
     pipeline: Pipeline
     special: dict[str, int]
@@ -20,6 +24,7 @@ class TokenizerSpec:
     eos_ids: frozenset[int] = frozenset()
     adds_bos: bool = False
     chat_template: str | None = None
+    named: dict[str, str] = field(default_factory=dict)
 
 
 def sentencepiece_pipeline(pieces: list[str], scores: list[float], markup: set[int], add_prefix_space: bool, legacy: bool) -> Pipeline:

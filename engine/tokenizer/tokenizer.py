@@ -115,12 +115,7 @@ class Tokenizer:
 
     @cached_property
     def _template(self) -> ChatTemplate | None:
-        if not self._spec.chat_template:
-            return None
-        names = {i: name for name, i in self._spec.special.items()}
-        bos = names.get(self.bos_id, "")
-        eos = next((names[i] for i in sorted(self.eos_ids) if i in names), "")
-        return ChatTemplate(self._spec.chat_template, bos, eos)
+        return ChatTemplate(self._spec.chat_template, self._spec.named) if self._spec.chat_template else None
 
     @cached_property
     def _all_bytes(self) -> list[bytes | None]:

@@ -31,7 +31,7 @@ TEMPLATES = {
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_templates_equal_transformers(name, generation_prompt):
     render = pytest.importorskip("transformers.utils.chat_template_utils").render_jinja_template
-    template = ChatTemplate(TEMPLATES[name], "<s>", "</s>")
+    template = ChatTemplate(TEMPLATES[name], {"bos_token": "<s>", "eos_token": "</s>"})
     for chat in CHATS:
         theirs, _ = render(
             [chat], chat_template=TEMPLATES[name], add_generation_prompt=generation_prompt, bos_token="<s>", eos_token="</s>"
@@ -62,14 +62,14 @@ def test_smollm2_equals_transformers(chat):
 def test_the_sandbox_holds(attack):
     chat = [{"role": "user", "content": "hi"}]
     with pytest.raises(InvalidRequest):
-        ChatTemplate(attack, "", "").render(chat, True)
+        ChatTemplate(attack, {}).render(chat, True)
     assert chat == [{"role": "user", "content": "hi"}]
 
 
 def test_refusals_are_in_words():
     with pytest.raises(InvalidRequest, match="roles must alternate"):
-        ChatTemplate("{{ raise_exception('roles must alternate') }}", "", "").render(CHATS[0], True)
+        ChatTemplate("{{ raise_exception('roles must alternate') }}", {}).render(CHATS[0], True)
     with pytest.raises(ModelError, match="chat template is broken"):
-        ChatTemplate("{% for %}", "", "")
+        ChatTemplate("{% for %}", {})
     with pytest.raises(InvalidRequest, match="'tool'"):
         load_tokenizer("smollm2-135m-instruct").render_chat([{"role": "tool", "content": "x"}])

@@ -182,23 +182,56 @@ def test_sentencepiece_equals_the_original(sentencepiece_folder):
         assert ours.decode(ours.encode(text)) == original.decode(original.encode(text)), text
 
 
-def test_llama_gguf_equals_the_same_sentencepiece_model(sentencepiece_folder, tmp_path):
+def write_gguf(path: Path, model: str, tokens: list[str], types: list[int], **metadata) -> Path:
+    """A .gguf file with a tokenizer and no tensors. ``metadata``: further keys of ``tokenizer.ggml``, or whole ones with ``__``."""
     import gguf
+
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model(model)
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    writers = {str: writer.add_string, int: writer.add_uint32, list: writer.add_array}
+    for key, value in metadata.items():
+        writers[type(value)](key.replace("__", ".") if "__" in key else f"tokenizer.ggml.{key}", value)
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
+        write()
+    return path
+
+
+BYTES = [SIGN_OF[byte] for byte in range(256)]  # the smallest byte-level vocabulary
+
+
+def test_templates_of_gguf_files_get_the_named_tokens(tmp_path):
+    tokens, template = [*BYTES, "<s>", "<end>", "<eot>"], "{{ bos_token }}{{ messages[0].content + eos_token }}"
+    ids = {"bos_token_id": 256, "eos_token_id": 258, "eot_token_id": 257}
+    path = write_gguf(tmp_path / "m.gguf", "gpt2", tokens, [1] * 256 + [3] * 3, tokenizer__chat_template=template, **ids)
+    ours = load_tokenizer(str(path))
+    assert ours.render_chat([{"role": "user", "content": "a"}]) == [256, 97, 258] and ours.eos_ids == {257, 258}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"types": [1] * 5}, "tokenizer.ggml.token_type has 5 entries for 256 tokens"),
+        ({"bos_token_id": "x"}, "tokenizer.ggml.bos_token_id must be a whole number; got 'x'"),
+        ({"eot_token_id": [1]}, r"tokenizer.ggml.eot_token_id must be a whole number; got \[1\]"),
+        ({"tokenizer__chat_template": 5}, "tokenizer.chat_template must be text; got 5"),
+    ],
+)
+def test_tokenizers_of_gguf_files_that_are_wrong_are_named(metadata, message, tmp_path):
+    path = write_gguf(tmp_path / "m.gguf", **{"model": "gpt2", "tokens": BYTES, "types": [1] * 256} | metadata)
+    with pytest.raises(ModelError, match=f"m.gguf: {message}"):
+        load_tokenizer(str(path))
+
+
+def test_llama_gguf_equals_the_same_sentencepiece_model(sentencepiece_folder, tmp_path):
     import sentencepiece
 
     original = sentencepiece.SentencePieceProcessor(model_file=str(sentencepiece_folder / "tokenizer.model"))
     count = original.vocab_size()
-    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list([original.id_to_piece(i) for i in range(count)])
-    writer.add_token_scores([original.get_score(i) for i in range(count)])
-    writer.add_token_types(
-        [2 if original.is_unknown(i) else 3 if original.is_control(i) else 6 if original.is_byte(i) else 1 for i in range(count)]
-    )
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
-        write()
+    types = [2 if original.is_unknown(i) else 3 if original.is_control(i) else 6 if original.is_byte(i) else 1 for i in range(count)]
+    pieces, scores = [original.id_to_piece(i) for i in range(count)], [original.get_score(i) for i in range(count)]
+    write_gguf(tmp_path / "model.gguf", "llama", pieces, types, scores=scores, bos_token_id=1, eos_token_id=2)
     ours = load_tokenizer(str(tmp_path / "model.gguf"))
     assert ours.adds_bos and ours.eos_ids == {2}
     for text in TEXTS[1:]:
@@ -216,6 +249,22 @@ def test_unknown_kinds_are_named(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ModelError, match="cannot be read as a tokenizer"):
         load_tokenizer(str(tmp_path))
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
+def test_templates_get_the_tokens_that_the_files_name(json_folder, tmp_path, file):
+    """The end token of the text is the named one, not another of those at which an answer ends."""
+    transformers = pytest.importorskip("transformers")
+    folder = shutil.copytree(json_folder, tmp_path / "model")
+    (folder / "tokenizer_config.json").write_text("{}")
+    names = {"bos_token": "<|begin|>", "eos_token": "<|eot|>", "pad_token": "<|end|>"}
+    (folder / file).write_text(json.dumps(names))
+    template = "{{ bos_token }}{% for m in messages %}{{ m.content + eos_token }}{% endfor %}{{ pad_token }}{{ unk_token }}"
+    (folder / "chat_template.jinja").write_text(template)
+    ours, theirs = load_tokenizer(str(folder)), transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    assert ours.chat_text(chat) == theirs.apply_chat_template(chat, tokenize=False) == "<|begin|>a<|eot|>b<|eot|><|end|>"
+    assert len(ours.eos_ids) == 2
 
 
 def test_no_template_is_an_error_in_words(json_folder, tmp_path):
