@@ -84,9 +84,11 @@ def _from_sentencepiece(path: Path, settings: dict) -> tuple[Pipeline, dict[str,
         pieces, scores, markup, True if add_prefix_space is None else add_prefix_space, settings.get("legacy") is not False
     )
     special = [pieces[i] for i in sorted(markup) if not model.is_byte(i)]
-    added = {int(i): token for i, token in settings.get("added_tokens_decoder", {}).items()}
-    special += [added[i]["content"] for i in sorted(added) if added[i]["content"] not in special]
     add_markup(pipeline, special)
+    added = {int(i): token for i, token in settings.get("added_tokens_decoder", {}).items()}
+    for i in sorted(added):
+        add_markup(pipeline, [added[i]["content"]], special=added[i].get("special", False))
+    special += [token["content"] for token in added.values()]
     return pipeline, {token: pipeline.token_to_id(token) for token in special}
 
 

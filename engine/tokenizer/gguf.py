@@ -50,10 +50,11 @@ def read(path: Path) -> TokenizerSpec:
     if len(types) != len(tokens):
         raise ModelError(f"{path}: tokenizer.ggml.token_type has {len(types):,} entries for {len(tokens):,} tokens.")
     pipeline = (_byte_level if kind == "gpt2" else _sentencepiece)(path, metadata, tokens, types)
-    special = [
-        token for token, of_type in zip(tokens, types, strict=True) if of_type in (CONTROL, UNKNOWN) or _is_user_markup(token, of_type)
-    ]
-    add_markup(pipeline, special)
+    control = [token for token, of_type in zip(tokens, types, strict=True) if of_type in (CONTROL, UNKNOWN)]
+    defined = [token for token, of_type in zip(tokens, types, strict=True) if of_type == USER_DEFINED]
+    add_markup(pipeline, control)
+    add_markup(pipeline, defined, special=False)
+    special = control + [token for token in defined if is_markup(token)]
     ids = {name: keys.integer(f"tokenizer.ggml.{name}_token_id", -1) for name in (*NAMES, "eot")}
     ids = {name: i for name, i in ids.items() if 0 <= i < len(tokens)}
     adds_bos = metadata.get("tokenizer.ggml.add_bos_token", kind == "llama" or metadata.get("tokenizer.ggml.pre") == "llama-bpe")
@@ -68,10 +69,6 @@ def read(path: Path) -> TokenizerSpec:
         chat_template=keys.text("tokenizer.chat_template", "") or None,
         named={NAMES[name]: tokens[i] for name, i in ids.items() if name in NAMES},
     )
-
-
-def _is_user_markup(token: str, of_type: int) -> bool:
-    return of_type == USER_DEFINED and is_markup(token)
 
 
 def _byte_level(path: Path, metadata: dict, tokens: list[str], types: list[int]) -> Pipeline:

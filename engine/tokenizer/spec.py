@@ -11,7 +11,8 @@ NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_t
 
 @dataclass(frozen=True)
 class TokenizerSpec:
-    """``special``: token text -> id of everything that is markup and never text typed by a user.
+    """``special``: token text -> id of everything that is markup and never text typed by a user. What the pipeline calls special
+    of it is never part of an answer's text; the rest, such as <think> and <tool_call>, is.
 
     ``named``: of NAMES those that the model has, with their texts, for its chat template.
     """
@@ -55,6 +56,6 @@ def sentencepiece_pipeline(pieces: list[str], scores: list[float], markup: set[i
     return pipeline
 
 
-def add_markup(pipeline: Pipeline, tokens: list[str]) -> None:
-    """Make ``tokens`` markup that is found before any normalisation."""
-    pipeline.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in tokens])
+def add_markup(pipeline: Pipeline, tokens: list[str], *, special: bool = True) -> None:
+    """Make ``tokens`` markup that is found before any normalisation. ``special``: never shown."""
+    pipeline.add_tokens([AddedToken(token, special=special, normalized=False) for token in tokens])

@@ -1,6 +1,7 @@
 """One tokenizer for every source. Text that people type is never parsed as markup."""
 
 import re
+from collections.abc import Iterable
 from functools import cached_property
 
 from engine.errors import InvalidRequest
@@ -29,8 +30,9 @@ class Tokenizer:
         self._pipeline.normalizer = normalizers.Sequence([normalizers.Replace(BREAK, ""), *own])
         self.bos_id, self.eos_ids, self.adds_bos = spec.bos_id, spec.eos_ids, spec.adds_bos
         self.vocab_size = max(self._pipeline.get_vocab(with_added_tokens=True).values()) + 1
-        names = sorted((re.escape(name) for name in spec.special if len(name) > 1), key=len, reverse=True)
-        self._markup = re.compile(f"(?=(?:{'|'.join(names)}))(.)") if names else None
+        hidden = {i: token.content for i, token in self._pipeline.get_added_tokens_decoder().items() if token.special}
+        self._hidden_ids = list(hidden)
+        self._markup, self._hidden = _starts_of(spec.special), _starts_of(hidden.values())  # in what people type; in what models say
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """Token ids of a text, without BOS. ``special``: the names of special tokens in it are parsed as these tokens.
@@ -38,7 +40,7 @@ class Tokenizer:
         Raises InvalidRequest for half a character (a lone surrogate: bytes that were no UTF-8).
         """
         _check_unicode(text)
-        return self._pipeline.encode(text if special else self._escape(text), add_special_tokens=False).ids
+        return self._pipeline.encode(text if special else self._escape(text, self._markup), add_special_tokens=False).ids
 
     def encode_prompt(self, text: str) -> list[int]:
         """Ids of a raw prompt: typed text, with BOS in front when the model wants one."""
@@ -47,7 +49,8 @@ class Tokenizer:
     def render_chat(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> list[int]:
         """Ids of a conversation in the model's own chat template. BOS comes once, from the template or from here.
 
-        Only the template's own markup is parsed as special tokens, never the contents of the messages.
+        Only the template's own markup is parsed as special tokens, never the contents of the messages; but markup that answers
+        show, such as </think>, is markup again in an assistant's message, where templates look for it.
         Raises InvalidRequest for messages that the template does not take, ModelError without a usable template.
         """
         return self._with_bos(self.encode(self._escaped_chat(messages, add_generation_prompt), special=True))
@@ -61,7 +64,7 @@ class Tokenizer:
 
         Encodes parts of it until that is certain, so that megabytes cost no more than ``limit`` tokens do. Raises InvalidRequest.
         """
-        text = self._escape(prompt) if isinstance(prompt, str) else self._escaped_chat(prompt)
+        text = self._escape(prompt, self._markup) if isinstance(prompt, str) else self._escaped_chat(prompt)
         if len(text) <= max(PART_CHARS, LONG_TOKEN_CHARS * limit):
             return None
         _check_unicode(text)
@@ -104,11 +107,13 @@ class Tokenizer:
         for message in messages:
             if message.get("role") not in ROLES:
                 raise InvalidRequest(f"A message's role must be system, user or assistant; got {message.get('role')!r}.")
-        escaped = [{"role": m["role"], "content": self._escape(m["content"])} for m in messages]
+        marks = dict.fromkeys(ROLES, self._markup) | {"assistant": self._hidden}
+        escaped = [{"role": m["role"], "content": self._escape(m["content"], marks[m["role"]])} for m in messages]
         return template.render(escaped, add_generation_prompt)
 
-    def _escape(self, text: str) -> str:
-        return self._markup.sub(rf"\1{BREAK}", text) if self._markup else text
+    @staticmethod
+    def _escape(text: str, markup: re.Pattern | None) -> str:
+        return markup.sub(rf"\1{BREAK}", text) if markup else text
 
     def _with_bos(self, ids: list[int]) -> list[int]:
         return [self.bos_id, *ids] if self.adds_bos and ids[:1] != [self.bos_id] else ids
@@ -129,9 +134,15 @@ class Tokenizer:
     @cached_property
     def _text_bytes(self) -> list[bytes | None]:
         table = list(self._all_bytes)
-        for i in self._spec.special.values():
+        for i in self._hidden_ids:
             table[i] = DROP
         return table
+
+
+def _starts_of(names: Iterable[str]) -> re.Pattern | None:
+    """Matches the first character of each of ``names`` in a text. None when there are none."""
+    escaped = sorted((re.escape(name) for name in names if len(name) > 1), key=len, reverse=True)
+    return re.compile(f"(?=(?:{'|'.join(escaped)}))(.)") if escaped else None
 
 
 def _check_unicode(text: str) -> None:

@@ -59,7 +59,9 @@ def json_folder(tmp_path_factory) -> Path:
     begin = pipeline.token_to_id("<|begin|>")
     pipeline.post_processor = processors.TemplateProcessing(single="<|begin|> $A", special_tokens=[("<|begin|>", begin)])
     pipeline.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<|begin|>", "eos_token": {"content": "<|end|>"}}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"bos_token": "<|begin|>", "eos_token": {"__type": "AddedToken", "content": "<|end|>"}})
+    )
     (folder / "generation_config.json").write_text(
         json.dumps({"eos_token_id": [pipeline.token_to_id("<|end|>"), pipeline.token_to_id("<|eot|>")]})
     )
@@ -161,6 +163,22 @@ def test_markup_that_is_not_called_special_is_markup_all_the_same(json_folder):
     assert len(ours.encode("a    b")) == 3  # an added token that is text stays one
 
 
+def test_markup_that_is_not_called_special_is_part_of_answers_and_known_again_in_them(json_folder, tmp_path):
+    """As reasoning models need it: <think> is shown, and their templates cut it out of earlier answers."""
+    transformers = pytest.importorskip("transformers")
+    folder = shutil.copytree(json_folder, tmp_path / "model")
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role }}: {{ m.content.split('<tool>')[-1] }}{% endfor %}")
+    ours, theirs = load_tokenizer(str(folder)), transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+    said = ours.encode("<|begin|>reasons<tool>answer<|end|>", special=True)
+    text = ours.decode(said, skip_special=True)
+    assert text == theirs.decode(said, skip_special_tokens=True) == "reasons<tool>answer"
+    chat = [{"role": "assistant", "content": text}, {"role": "user", "content": text}, {"role": "assistant", "content": "<|end|>"}]
+    assert ours.decode(ours.render_chat(chat)) == "<|begin|>assistant: answeruser: reasons<tool>answerassistant: <|end|>"
+    ids = ours.render_chat(chat)
+    special = {token: ours.encode(token, special=True)[0] for token in ("<tool>", "<|end|>")}
+    assert not set(special.values()) & set(ids), "typed and said special tokens are text"
+
+
 def test_json_equals_transformers(json_folder):
     transformers = pytest.importorskip("transformers")
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(json_folder / "tokenizer.json"))
@@ -207,6 +225,14 @@ def test_templates_of_gguf_files_get_the_named_tokens(tmp_path):
     path = write_gguf(tmp_path / "m.gguf", "gpt2", tokens, [1] * 256 + [3] * 3, tokenizer__chat_template=template, **ids)
     ours = load_tokenizer(str(path))
     assert ours.render_chat([{"role": "user", "content": "a"}]) == [256, 97, 258] and ours.eos_ids == {257, 258}
+
+
+def test_tokens_that_a_gguf_file_defines_are_whole_and_shown(tmp_path):
+    tokens = [*BYTES, "<s>", "é  é", "<think>"]
+    ours = load_tokenizer(str(write_gguf(tmp_path / "m.gguf", "gpt2", tokens, [1] * 256 + [3, 4, 4])))
+    assert ours.encode("aé  é<think><s>", special=True) == [97, 257, 258, 256]
+    assert ours.decode([256, 257, 258], skip_special=True) == "é  é<think>"
+    assert 258 not in ours.encode("<think>") and 257 in ours.encode("é  é")
 
 
 @pytest.mark.parametrize(
