@@ -37,7 +37,7 @@ class ChatTemplate:
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         try:
             self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
+        except Exception as error:  # a template may be nested too deeply for the compiler
             raise ModelError(f"The model's chat template is broken: {error}") from error
         self._named = {"bos_token": "", "eos_token": ""} | named
 

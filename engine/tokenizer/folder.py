@@ -6,14 +6,19 @@ from pathlib import Path
 from tokenizers import Tokenizer as Pipeline
 
 from engine.errors import ModelError
+from engine.loading.hf_config import read_json
 from engine.tokenizer.spec import NAMES, TokenizerSpec, add_markup, sentencepiece_pipeline
+
+PROBE = " ﬁve  dots …\t½ "  # a SentencePiece model that normalises text changes it
 
 
 def read(folder: Path) -> TokenizerSpec:
     """Raises ModelError when the folder has no tokenizer or a broken one."""
     settings = _json(folder / "special_tokens_map.json") | _json(folder / "tokenizer_config.json")
+    named = {name: text for name in NAMES if (text := _content(folder, settings, name)) is not None}
     if (folder / "tokenizer.json").is_file():
-        pipeline, special = _from_tokenizer_json(folder / "tokenizer.json")
+        ends = [{"content": named[name], "special": True} for name in ("bos_token", "eos_token") if name in named]
+        pipeline, special = _from_tokenizer_json(folder / "tokenizer.json", _listed(settings) + ends)
         adds_bos_by_default = None
     elif (folder / "tokenizer.model").is_file():
         pipeline, special = _from_sentencepiece(folder / "tokenizer.model", settings)
@@ -21,7 +26,6 @@ def read(folder: Path) -> TokenizerSpec:
     else:
         raise ModelError(f"{folder} has no tokenizer: neither tokenizer.json nor tokenizer.model is there.")
     generation, config = _json(folder / "generation_config.json"), _json(folder / "config.json")
-    named = {name: text for name in NAMES if (text := _content(folder, settings, name)) is not None}
     bos_id = _id(pipeline, named.get("bos_token"), next(iter(_ids(folder, config, "bos_token_id")), None))
     eos_id = _id(pipeline, named.get("eos_token"), None)
     eos_ids = {eos_id, *_ids(folder, generation, "eos_token_id"), *_ids(folder, config, "eos_token_id")} - {None}
@@ -41,13 +45,12 @@ def read(folder: Path) -> TokenizerSpec:
     )
 
 
-def _from_tokenizer_json(path: Path) -> tuple[Pipeline, dict[str, int]]:
+def _from_tokenizer_json(path: Path, more: list[dict]) -> tuple[Pipeline, dict[str, int]]:
+    """``more``: tokens that other files name."""
     description = _json(path)
-    special = {}
-    for token in description.get("added_tokens", []):
-        if token.get("special") or is_markup(token["content"]):
+    for token in description.get("added_tokens") or []:
+        if token["special"] or is_markup(token["content"]):
             token["normalized"] = False  # so that what was escaped before normalisation stays text after it
-            special[token["content"]] = token["id"]
     try:
         pipeline = Pipeline.from_str(json.dumps(description))
     except Exception as error:  # the library raises bare Exception
@@ -58,7 +61,22 @@ def _from_tokenizer_json(path: Path) -> tuple[Pipeline, dict[str, int]]:
         _has_step(pipeline.decoder, "ByteLevel") or _has_step(pipeline.decoder, "ByteFallback") or _has_step(pipeline.decoder, "Metaspace")
     ):
         raise ModelError(f"{path}: only byte-level BPE and SentencePiece tokenizers are known; its decoder is another.")
-    return pipeline, special
+    _add_missing(pipeline, more)
+    added = pipeline.get_added_tokens_decoder()
+    return pipeline, {token.content: i for i, token in added.items() if token.special or is_markup(token.content)}
+
+
+def _listed(settings: dict) -> list[dict]:
+    """The added tokens of tokenizer_config.json in the order of their ids: {"content": text, "special": flag, ...}."""
+    return [token for _, token in sorted((settings.get("added_tokens_decoder") or {}).items(), key=lambda entry: int(entry[0]))]
+
+
+def _add_missing(pipeline: Pipeline, tokens: list[dict]) -> None:
+    """As Transformers does, which finds them in tokenizer.json as a rule."""
+    known = {token.content for token in pipeline.get_added_tokens_decoder().values()}
+    for token in tokens:
+        if token["content"] not in known:
+            add_markup(pipeline, [token["content"]], special=token["special"])
 
 
 def is_markup(content: str) -> bool:
@@ -79,16 +97,16 @@ def _from_sentencepiece(path: Path, settings: dict) -> tuple[Pipeline, dict[str,
     text_scores = [scores[i] for i in range(count) if i not in markup]
     if any(score != int(score) for score in text_scores):
         raise ModelError(f"{path} is a unigram SentencePiece model; only BPE models are known.")
-    add_prefix_space = settings.get("add_prefix_space")
-    pipeline = sentencepiece_pipeline(
-        pieces, scores, markup, True if add_prefix_space is None else add_prefix_space, settings.get("legacy") is not False
-    )
+    add_prefix_space = settings.get("add_prefix_space") is not False
+    pipeline = sentencepiece_pipeline(pieces, scores, markup, add_prefix_space, settings.get("legacy") is not False)
+    if add_prefix_space and pipeline.encode(PROBE).ids != model.encode(PROBE):
+        raise ModelError(
+            f"{path} changes spaces or characters before it encodes; only SentencePiece models that leave text alone are known."
+        )
     special = [pieces[i] for i in sorted(markup) if not model.is_byte(i)]
     add_markup(pipeline, special)
-    added = {int(i): token for i, token in settings.get("added_tokens_decoder", {}).items()}
-    for i in sorted(added):
-        add_markup(pipeline, [added[i]["content"]], special=added[i].get("special", False))
-    special += [token["content"] for token in added.values()]
+    _add_missing(pipeline, _listed(settings))
+    special += [token["content"] for token in _listed(settings)]
     return pipeline, {token: pipeline.token_to_id(token) for token in special}
 
 
@@ -143,12 +161,4 @@ def _ids(folder: Path, settings: dict, key: str) -> list[int]:
 
 
 def _json(path: Path) -> dict:
-    if not path.is_file():
-        return {}
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path} is no valid JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise ModelError(f"{path} must hold a JSON object.")
-    return data
+    return read_json(path) if path.is_file() else {}

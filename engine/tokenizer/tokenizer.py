@@ -107,6 +107,7 @@ class Tokenizer:
         for message in messages:
             if message.get("role") not in ROLES:
                 raise InvalidRequest(f"A message's role must be system, user or assistant; got {message.get('role')!r}.")
+            _check_unicode(message["content"])
         marks = dict.fromkeys(ROLES, self._markup) | {"assistant": self._hidden}
         escaped = [{"role": m["role"], "content": self._escape(m["content"], marks[m["role"]])} for m in messages]
         return template.render(escaped, add_generation_prompt)

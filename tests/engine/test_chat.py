@@ -71,5 +71,7 @@ def test_refusals_are_in_words():
         ChatTemplate("{{ raise_exception('roles must alternate') }}", {}).render(CHATS[0], True)
     with pytest.raises(ModelError, match="chat template is broken"):
         ChatTemplate("{% for %}", {})
+    with pytest.raises(ModelError, match="chat template is broken: maximum recursion depth"):
+        ChatTemplate("{{" + "(" * 5000 + "1" + ")" * 5000 + "}}", {})
     with pytest.raises(InvalidRequest, match="'tool'"):
         load_tokenizer("smollm2-135m-instruct").render_chat([{"role": "tool", "content": "x"}])

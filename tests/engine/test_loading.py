@@ -213,6 +213,7 @@ def test_truncated_files_are_named(keep, tmp_path):
         ({}, "neither model.safetensors nor model.safetensors.index.json is there"),
         ({"pytorch_model.bin": "x"}, "only pickled weights, which the engine does not open"),
         ({"model.safetensors.index.json": "{"}, "cannot be read as JSON"),
+        ({"model.safetensors.index.json": "[" * 100_000}, "cannot be read as JSON: maximum recursion depth exceeded"),
         ({"model.safetensors.index.json": "{}"}, "weight_map is missing or empty"),
         ({"model.safetensors.index.json": '{"weight_map": {"a": "one.safetensors"}}'}, "one.safetensors is missing; .* names it"),
         ({"model.safetensors.index.json": '{"weight_map": {"a": "../one.safetensors"}}'}, "'../one.safetensors' is no plain file name"),

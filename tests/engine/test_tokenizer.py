@@ -72,29 +72,32 @@ def json_folder(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def sentencepiece_folder(tmp_path_factory) -> Path:
+def train_sentencepiece(folder: Path, **options) -> Path:
     """A Llama-2 style SentencePiece BPE model with byte fallback."""
     import sentencepiece
 
-    folder = tmp_path_factory.mktemp("sentencepiece")
     (folder / "corpus.txt").write_text("\n".join(line for text in CORPUS for line in text.splitlines()), encoding="utf-8")
+    defaults = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
     sentencepiece.SentencePieceTrainer.train(
         input=str(folder / "corpus.txt"),
         model_prefix=str(folder / "tokenizer"),
         vocab_size=360,
         model_type="bpe",
         byte_fallback=True,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
         character_coverage=0.99,
         minloglevel=2,
+        **defaults | options,
     )
     (folder / "tokenizer_config.json").write_text(
         json.dumps({"bos_token": "<s>", "eos_token": "</s>", "chat_template": "{{ bos_token }}[INST] {{ messages[0].content }} [/INST]"})
     )
     (folder / "config.json").write_text("{}")
     return folder
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_folder(tmp_path_factory) -> Path:
+    return train_sentencepiece(tmp_path_factory.mktemp("sentencepiece"))
 
 
 @pytest.mark.parametrize("case", GOLDEN["tokenizer"], ids=lambda case: repr(case["text"][:24]))
@@ -200,6 +203,16 @@ def test_sentencepiece_equals_the_original(sentencepiece_folder):
         assert ours.decode(ours.encode(text)) == original.decode(original.encode(text)), text
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"normalization_rule_name": "nmt_nfkc"}, {"remove_extra_whitespaces": True}, {"add_dummy_prefix": False}],
+    ids=lambda options: next(iter(options)),
+)
+def test_sentencepiece_models_that_change_text_are_refused(options, tmp_path):
+    with pytest.raises(ModelError, match="only SentencePiece models that leave text alone are known"):
+        load_tokenizer(str(train_sentencepiece(tmp_path, **options)))
+
+
 def write_gguf(path: Path, model: str, tokens: list[str], types: list[int], **metadata) -> Path:
     """A .gguf file with a tokenizer and no tensors. ``metadata``: further keys of ``tokenizer.ggml``, or whole ones with ``__``."""
     import gguf
@@ -270,7 +283,7 @@ def test_unknown_kinds_are_named(tmp_path):
     with pytest.raises(ModelError, match="neither tokenizer.json nor tokenizer.model"):
         load_tokenizer(str(tmp_path))
     (tmp_path / "tokenizer.json").write_text("{ nonsense")
-    with pytest.raises(ModelError, match="no valid JSON"):
+    with pytest.raises(ModelError, match="cannot be read as JSON"):
         load_tokenizer(str(tmp_path))
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ModelError, match="cannot be read as a tokenizer"):
@@ -291,6 +304,39 @@ def test_templates_get_the_tokens_that_the_files_name(json_folder, tmp_path, fil
     chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     assert ours.chat_text(chat) == theirs.apply_chat_template(chat, tokenize=False) == "<|begin|>a<|eot|>b<|eot|><|end|>"
     assert len(ours.eos_ids) == 2
+
+
+@pytest.mark.parametrize(
+    ("added", "message"), [([{"id": 1}], "KeyError: 'special'"), (["x"], "TypeError: string indices"), (5, "TypeError: 'int' object")]
+)
+def test_whatever_is_wrong_with_a_tokenizer_is_said_in_one_error(json_folder, tmp_path, added, message):
+    folder = shutil.copytree(json_folder, tmp_path / "model")
+    (folder / "tokenizer.json").write_text(json.dumps(json.loads((folder / "tokenizer.json").read_text()) | {"added_tokens": added}))
+    with pytest.raises(ModelError, match=f"{re.escape(str(folder))}: its tokenizer cannot be read: {message}"):
+        load_tokenizer(str(folder))
+
+
+def test_a_gguf_tokenizer_that_the_library_refuses_is_an_error_in_one_line(tmp_path):
+    path = write_gguf(tmp_path / "m.gguf", "gpt2", BYTES, [1] * 256, merges=["a", "b"])
+    with pytest.raises(ModelError, match="m.gguf: its tokenizer cannot be read: TypeError") as caught:
+        load_tokenizer(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_tokens_that_only_the_configuration_lists_are_added_as_transformers_adds_them(json_folder, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    folder = shutil.copytree(json_folder, tmp_path / "model")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    count = load_tokenizer(str(folder)).vocab_size
+    flags = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False}
+    listed = {str(count): {"content": "<|pause|>", "special": True} | flags, str(count + 1): {"content": "plain", "special": False} | flags}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"eos_token": "[END]", "added_tokens_decoder": listed}))
+    ours, theirs = load_tokenizer(str(folder)), transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+    text = "a plain<|pause|> b [END]"
+    ids = ours.encode(text, special=True)
+    assert ids == theirs.encode(text, add_special_tokens=False) and {count, count + 1, count + 2} < set(ids)
+    assert count + 2 in ours.eos_ids and ours.decode(ids, skip_special=True) == theirs.decode(ids, skip_special_tokens=True)
+    assert not {count, count + 2} & set(ours.encode(text))
 
 
 def test_no_template_is_an_error_in_words(json_folder, tmp_path):
@@ -317,6 +363,8 @@ def load_tokenizer_once(folder):
 def test_half_a_character_is_refused_by_its_place(smollm2):
     with pytest.raises(InvalidRequest, match="character 2 is half a character"):
         smollm2.encode("a\udcffb")
+    with pytest.raises(InvalidRequest, match="character 2 is half a character"):
+        smollm2.render_chat([{"role": "user", "content": "a\udcffb"}])
 
 
 @pytest.mark.parametrize(
