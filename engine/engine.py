@@ -159,6 +159,11 @@ class Engine:
             ids = self.tokenizer().render_chat(request.messages)
         if not ids:
             raise InvalidRequest("The prompt is empty.")
+        if max(ids) >= self.info.vocab_size:
+            raise InvalidRequest(
+                f"The tokenizer of {self.info.model} makes token {max(ids):,} of this text; the model's vocabulary ends with "
+                f"{self.info.vocab_size - 1:,}."
+            )
         if request.sampling.stop:
             self._check_stop_strings()
         if len(ids) > self.info.context_tokens:

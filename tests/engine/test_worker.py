@@ -1,6 +1,7 @@
 """The engine as processes: real spawn, real pipes; cancel, crash, parent's death, refusals, no process left."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,10 +11,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tokenizers import Tokenizer as Pipeline
+from tokenizers import decoders, models, pre_tokenizers
 
 from engine import Engine, EngineConfig, GenerationRequest, SamplingParams
 from engine.errors import EngineError, EngineStopped, InvalidRequest, ModelError, PromptTooLong, UnknownModel
 from engine.request import Delta, Done, Failed, Progress, Started
+from engine.tokenizer.tokenizer import ALPHABET
 from engine.worker import make_backend
 
 MODEL = "smollm2-135m-instruct"
@@ -158,6 +162,24 @@ def test_loading_reports_progress_and_a_model_without_tokenizer_takes_ids():
         assert text_of(events) == "" and events[-1].finish_reason == "length" and events[-1].usage.completion_tokens == 2
         with pytest.raises(ModelError, match="no tokenizer"):
             engine.submit(request())
+
+
+def test_a_token_beyond_the_models_vocabulary_never_reaches_it(tmp_path):
+    """The tokenizer has one token more than the model, as after a token was added and the embedding was not resized."""
+    folder = shutil.copytree(TINY, tmp_path / "model")
+    pipeline = Pipeline(models.BPE({sign: i for i, sign in enumerate(ALPHABET)}, []))
+    pipeline.pre_tokenizer, pipeline.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    pipeline.add_tokens(["[more]"])
+    pipeline.save(str(folder / "tokenizer.json"))
+    with Engine(EngineConfig(str(folder), backend="torch", gpus=0)) as engine:
+        assert (
+            list(engine.submit(GenerationRequest("a", SamplingParams(max_tokens=2, ignore_eos=True), prompt="a")))[
+                -1
+            ].usage.completion_tokens
+            == 2
+        )
+        with pytest.raises(InvalidRequest, match="makes token 256 of this text; the model's vocabulary ends with 255"):
+            engine.submit(GenerationRequest("b", prompt="a [more]"))
 
 
 def test_random_weights_answer_a_chat_up_to_its_length():
