@@ -6,6 +6,7 @@ from typing import Any
 from engine.config import ModelConfig, RopeScaling
 from engine.errors import ModelError
 from engine.gguf_file import GgufFile
+from engine.loading.hf_config import rope_scaling
 
 ROPE_FACTORS = "rope_freqs.weight"
 NAMES = {
@@ -36,6 +37,11 @@ def read_config(path: Path, name: str) -> ModelConfig:
         raise ModelError(f"{path}: architecture {architecture!r} is not supported. Of GGUF files the engine runs llama.")
     if keys.integer("llama.expert_count", 0):
         raise ModelError(f"{path}: llama.expert_count: mixtures of experts are not supported.")
+    parts = keys.integer("split.count", 1)
+    if parts > 1:
+        raise ModelError(
+            f"{path}: is one of {parts} files that a model was split into; join them (llama-gguf-split --merge) and give the one file."
+        )
     embedding = file.tensors.get(NAMES["embedding"])
     if embedding is None:
         raise ModelError(f"{path}: tensor {NAMES['embedding']} is missing.")
@@ -96,13 +102,15 @@ def tensor_name(part: str, layer: int | None) -> str:
 
 
 def _rope_scaling(file: GgufFile, keys: Keys) -> RopeScaling | None:
-    factors, kind = file.tensors.get(ROPE_FACTORS), keys.text("llama.rope.scaling.type", "none")
+    """Without a type a factor is a linear one, as in llama.cpp; it also counts beside the factors per pair."""
+    kind = keys.text("llama.rope.scaling.type", "linear")
+    if kind not in ("none", "linear"):
+        raise ModelError(f"{file.path}: rotary scaling {kind!r} is not supported; linear and {ROPE_FACTORS} are.")
+    factor = keys.number("llama.rope.scaling.factor", keys.number("llama.rope.scale_linear", 1.0))
+    factor = factor if kind == "linear" else 1.0
+    factors = file.tensors.get(ROPE_FACTORS)
     if factors is not None:
         if len(factors.shape) != 1 or factors.kind.name != "F32":
             raise ModelError(f"{file.path}: tensor {ROPE_FACTORS} must be a vector of F32.")
-        return RopeScaling("factors", factors=tuple(file.rows(factors, 0, 1)[0].tolist()))
-    if kind == "linear":
-        return RopeScaling("linear", keys.number("llama.rope.scaling.factor"))
-    if kind != "none":
-        raise ModelError(f"{file.path}: rotary scaling {kind!r} is not supported; linear and {ROPE_FACTORS} are.")
-    return None
+        return rope_scaling(file.path, "factors", factors=tuple((factor * file.rows(factors, 0, 1)[0]).tolist()))
+    return rope_scaling(file.path, "linear", factor) if factor != 1.0 else None

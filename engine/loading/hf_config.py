@@ -13,6 +13,7 @@ from engine.errors import ModelError
 
 DEFAULT_MAX_WINDOW_LAYERS = 28  # of qwen2 and qwen3
 DEFAULT_QWEN3_HEAD_SIZE = 128
+DEFAULT_WINDOW = 4096  # of mistral, qwen2 and qwen3; null is none
 
 
 def read_config(folder: Path, name: str) -> ModelConfig:
@@ -155,13 +156,21 @@ def _rope(keys: _Keys) -> tuple[float, RopeScaling | None]:
     if kind == "default":
         return theta, None
     if kind == "linear":
-        return theta, RopeScaling("linear", rope.number("factor"))
+        return theta, rope_scaling(keys.path, kind, rope.number("factor"))
     if kind == "llama3":
         original = rope.integer("original_max_position_embeddings", keys.integer("max_position_embeddings"))
-        return theta, RopeScaling(
-            "llama3", rope.number("factor"), rope.number("low_freq_factor"), rope.number("high_freq_factor"), original
-        )
+        original = keys.integer("original_max_position_embeddings", original)  # counts more, as in Transformers
+        factors = (rope.number(name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
+        return theta, rope_scaling(keys.path, kind, *factors, original)
     return keys.fail(f"rotary scaling {kind!r} is not supported; default, linear and llama3 are")
+
+
+def rope_scaling(path: Path, kind: str, *values, **named) -> RopeScaling:
+    """A RopeScaling whose errors name the file."""
+    try:
+        return RopeScaling(kind, *values, **named)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
 
 
 def _rope_kind(table: dict[str, Any]) -> str:
@@ -181,11 +190,11 @@ def _llama_family(keys: _Keys, architecture: str) -> dict[str, Any]:
 
 
 def _llama_windows(keys: _Keys, architecture: str, layers: int) -> tuple[int | None, ...]:
-    if architecture == "llama" or keys.data.get("sliding_window") is None:
+    if architecture == "llama" or keys.data.get("sliding_window", DEFAULT_WINDOW) is None:
         return ()
     if architecture != "mistral" and not keys.flag("use_sliding_window", False):
         return ()
-    window = keys.integer("sliding_window")
+    window = keys.integer("sliding_window", DEFAULT_WINDOW)
     kinds = keys.data.get("layer_types")
     if kinds is None:
         first = 0 if architecture == "mistral" else keys.integer("max_window_layers", DEFAULT_MAX_WINDOW_LAYERS)

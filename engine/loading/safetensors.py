@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -14,6 +15,8 @@ from engine.loading.hf_layout import IGNORED_SUFFIXES, all_parts, halves, per_la
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 STORED_TYPES = ("F32", "F16", "BF16")
+HEAD = "lm_head.weight"
+COMPARED_ROWS = 1024
 
 
 class SafetensorsReader:
@@ -74,12 +77,25 @@ class SafetensorsReader:
         for name, shape in expected.items():
             if shapes[name] != shape:
                 raise ModelError(f"{self.files[name]}: tensor {name} has shape {list(shapes[name])}; config.json asks for {list(shape)}.")
-        unused = {"lm_head.weight"} if self.config.tied_head else set()
+        unused = {HEAD} if self.config.tied_head else set()
         spare = [name for name in shapes if name not in expected and name not in unused and not name.endswith(IGNORED_SUFFIXES)]
         if spare:
             raise ModelError(
                 f"{self.files[spare[0]]}: {_some(spare)} not part of this model; {spare[0]} has shape {list(shapes[spare[0]])}."
             )
+        embedding = stored(self.config, "embedding", None).name
+        if self.config.tied_head and HEAD in shapes and not (shapes[HEAD] == shapes[embedding] and self._equal(HEAD, embedding)):
+            raise ModelError(
+                f"{self.files[HEAD]}: tensor {HEAD} differs from {embedding}, but tie_word_embeddings says that they are one; set it "
+                f"to false if {HEAD} is the head."
+            )
+
+    def _equal(self, one: str, other: str) -> bool:
+        """Whether two matrices of the same shape hold the same values."""
+        with safe_open(self.files[one], framework="pt") as a, safe_open(self.files[other], framework="pt") as b:
+            ours, theirs = a.get_slice(one), b.get_slice(other)
+            starts = range(0, ours.get_shape()[0], COMPARED_ROWS)
+            return all(torch.equal(ours[i : i + COMPARED_ROWS].float(), theirs[i : i + COMPARED_ROWS].float()) for i in starts)
 
 
 def copy_interleaved(out: Tensor, rows: Tensor, head_size: int) -> None:

@@ -132,6 +132,36 @@ def test_both_spellings_of_rotary_settings_agree(tmp_path):
     assert parsed(tmp_path, LLAMA_JSON | {"rope_scaling": {"type": "linear", "factor": 2}}).rope_scaling == RopeScaling("linear", 2)
 
 
+def test_the_original_context_beside_a_rotary_setting_counts_more_than_in_it(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    scaling = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }
+    settings = LLAMA_JSON | {"rope_scaling": scaling, "original_max_position_embeddings": 32}
+    config = parsed(tmp_path, settings)
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(tmp_path))
+    assert config.rope_scaling.original_context_tokens == 32
+    assert torch.allclose(config.rope_inverse_frequencies(), model.model.rotary_emb.inv_freq)
+
+
+@pytest.mark.parametrize("change", [{}, {"sliding_window": None}, {"sliding_window": 16}], ids=str)
+@pytest.mark.parametrize("base", [{"model_type": "mistral"}, {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 0}])
+def test_a_window_that_is_not_named_is_the_published_one(base, change, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = parsed(tmp_path, LLAMA_JSON | base | change)
+    theirs = transformers.AutoConfig.from_pretrained(tmp_path).sliding_window
+    assert config.layer_windows == (theirs, theirs) and theirs == change.get("sliding_window", 4096)
+
+
+def test_errors_of_a_rotary_setting_name_the_file(tmp_path):
+    with pytest.raises(ModelError, match=r"config.json: The factor of the linear rotary scaling must be .* at least 1; got 0.5"):
+        parsed(tmp_path, LLAMA_JSON | {"rope_scaling": {"type": "linear", "factor": 0.5}})
+
+
 def test_end_of_sequence_ids_are_the_union_of_both_files(tmp_path):
     config = parsed(tmp_path, LLAMA_JSON | {"bos_token_id": 1, "eos_token_id": [2, 7]}, {"eos_token_id": [7, 9]})
     assert (config.bos_id, config.eos_ids) == (1, (2, 7, 9))

@@ -193,9 +193,18 @@ def test_numbers_beyond_float16_are_refused_rather_than_made_infinite(tmp_path):
 
 def test_a_stored_head_beside_a_tied_embedding_and_old_rotary_buffers_are_ignored(tmp_path):
     folder = copy(LLAMA, tmp_path)
-    rewrite(folder, _put("lm_head.weight", torch.ones(256, 64)))
+    rewrite(folder, lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}))
     rewrite(folder, _put("model.layers.0.self_attn.rotary_emb.inv_freq", torch.ones(8)))
     assert_same(load(folder)[1], load(LLAMA)[1])
+
+
+@pytest.mark.parametrize("head", [torch.ones(256, 64), torch.ones(4, 64)])
+def test_another_head_beside_a_tied_embedding_is_refused(head, tmp_path):
+    """Transformers 5 takes it for the head in spite of the configuration, earlier versions did not."""
+    folder = copy(LLAMA, tmp_path)
+    rewrite(folder, _put("lm_head.weight", head))
+    with pytest.raises(ModelError, match="lm_head.weight differs from model.embed_tokens.weight, but tie_word_embeddings says"):
+        load(folder)
 
 
 @pytest.mark.parametrize("keep", [0, 5, 200, -1])

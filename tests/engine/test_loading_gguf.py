@@ -111,6 +111,28 @@ def test_linear_scaling(tmp_path):
     assert load_config(resolve(str(path))).rope_scaling == RopeScaling("linear", 4)
 
 
+@pytest.mark.parametrize(
+    ("keys", "factor"),
+    [
+        ({"type": "linear", "factor": 4}, 4),
+        ({"factor": 4}, 4),
+        ({"scale_linear": 4}, 4),
+        ({"type": "none", "factor": 4}, 1),
+        ({"type": "linear"}, 1),
+        ({}, 1),
+    ],
+)
+def test_linear_factors_in_every_spelling_alone_and_beside_factors_per_pair(keys, factor, tmp_path):
+    folder = GOLDEN / "llama_tied_gqa"
+    metadata = {f"llama__rope__{'' if key == 'scale_linear' else 'scaling__'}{key}": value for key, value in keys.items()}
+    plain = load_config(resolve(str(folder))).rope_inverse_frequencies()
+    config = load_config(resolve(str(write(tmp_path / "a.gguf", folder, converted(folder), **metadata))))
+    assert torch.allclose(config.rope_inverse_frequencies(), plain / factor)
+    tensors = converted(folder) | {"rope_freqs.weight": np.arange(1, 9, dtype=np.float32)}
+    config = load_config(resolve(str(write(tmp_path / "b.gguf", folder, tensors, **metadata))))
+    assert torch.allclose(config.rope_inverse_frequencies(), plain / factor / torch.arange(1, 9))
+
+
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1"])
 def test_quantised_types_equal_their_dequantisation(kind, tmp_path):
     folder, quantised = GOLDEN / "llama_tied_gqa", GGMLQuantizationType[kind]
@@ -195,6 +217,8 @@ NAN = np.full((64, 160), np.nan, np.float32)
         (converted(GOLDEN / "llama_tied_gqa"), {"architecture": "qwen2"}, "architecture 'qwen2' is not supported"),
         (converted(GOLDEN / "llama_tied_gqa"), {"llama__expert_count": 8}, "mixtures of experts are not supported"),
         (converted(GOLDEN / "llama_tied_gqa"), {"llama__rope__dimension_count": 8}, "dimension_count 8 differs from the head size 16"),
+        (converted(GOLDEN / "llama_tied_gqa"), {"split__count": 3}, "m.gguf: is one of 3 files that a model was split into; join them"),
+        (broken("rope_freqs.weight", np.zeros(8, np.float32)), {}, "m.gguf: Rotary factors must be finite numbers above 0; got 0.0"),
         (converted(GOLDEN / "llama_tied_gqa"), {"llama__rope__scaling__type": "yarn"}, "rotary scaling 'yarn' is not supported"),
         (converted(GOLDEN / "llama_tied_gqa"), {"llama__rope__scaling__type": 3}, "rope.scaling.type must be text; got 3"),
     ],
