@@ -11,7 +11,7 @@ from engine.gguf_file import GgufFile
 from engine.loading.assemble import COLUMN_PARTS, check_values, layer_parts, part_shape
 from engine.loading.gguf_config import ROPE_FACTORS, tensor_name
 
-STORED_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
+STORED_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS")
 CHUNK_VALUES = 1 << 20  # rows are dequantised in chunks of about this many values
 
 

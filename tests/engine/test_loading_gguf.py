@@ -133,7 +133,7 @@ def test_linear_factors_in_every_spelling_alone_and_beside_factors_per_pair(keys
     assert torch.allclose(config.rope_inverse_frequencies(), plain / factor / torch.arange(1, 9))
 
 
-@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1"])
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
 def test_quantised_types_equal_their_dequantisation(kind, tmp_path):
     folder, quantised = GOLDEN / "llama_tied_gqa", GGMLQuantizationType[kind]
     tensors = converted(folder)
@@ -147,7 +147,18 @@ def test_quantised_types_equal_their_dequantisation(kind, tmp_path):
     assert config.tied_head and weights.head.data_ptr() == weights.embedding.data_ptr()
 
 
-@pytest.mark.parametrize("kind", ["Q4_K", "Q6_K"])
+SCALES = {  # where in a block the float16 scales are that random bytes would make infinite
+    "Q2_K": slice(80, 84),
+    "Q3_K": slice(108, 110),
+    "Q4_K": slice(0, 4),
+    "Q5_K": slice(0, 4),
+    "Q6_K": slice(208, 210),
+    "IQ4_NL": slice(0, 2),
+    "IQ4_XS": slice(0, 2),
+}
+
+
+@pytest.mark.parametrize("kind", SCALES)
 def test_k_quants_are_read_by_rows_and_by_columns(kind, tmp_path, monkeypatch):
     """Random blocks (the Python package cannot quantise these types); small chunks, so that rows come in several reads."""
     from engine.loading import gguf as loader
@@ -165,7 +176,7 @@ def test_k_quants_are_read_by_rows_and_by_columns(kind, tmp_path, monkeypatch):
     def matrix(rows: int, columns: int) -> np.ndarray:
         blocks = rng.integers(0, 256, (rows * columns // block, block_bytes), dtype=np.uint8)
         scales = np.frombuffer(np.full(2, 0.01, np.float16).tobytes(), np.uint8)
-        place = slice(0, 4) if kind == "Q4_K" else slice(block_bytes - 2, block_bytes)  # d and dmin; d
+        place = SCALES[kind]
         blocks[:, place] = scales[: place.stop - place.start]
         return blocks.reshape(rows, -1)
 
