@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from engine.config import Head, ModelConfig, Reduction
-from engine.errors import ModelError
+from engine.errors import EngineError, ModelError
 from engine.loading.assemble import COLUMN_PARTS, PartReader, part_shape
 from engine.loading.hf_config import read_config
 from engine.loading.hf_layout import all_parts, halves, per_lane, stored
@@ -28,7 +29,8 @@ ARCHITECTURE_CLASSES = {
 def export(config: ModelConfig, reader: PartReader, folder: Path, dtype: torch.dtype, file_bytes: int = 1 << 30) -> int:
     """Write ``folder`` in files of about ``file_bytes``; the bytes of all tensors. Holds one file in memory.
 
-    Raises ModelError when the folder has files already, or when config.json has no way to say what the model is.
+    Raises ModelError when the folder has files already, or when config.json has no way to say what the model is; EngineError
+    when a file cannot be written.
     """
     if folder.exists() and not folder.is_dir():
         raise ModelError(f"{folder} is a file; give a new or empty folder.")
@@ -43,7 +45,10 @@ def export(config: ModelConfig, reader: PartReader, folder: Path, dtype: torch.d
         tensors = {stored(config, *part).name: _tensor(config, reader, *part, dtype) for part in group}
         weight_map |= dict.fromkeys(tensors, name)
         total += sum(tensor.nbytes for tensor in tensors.values())
-        save_file(tensors, folder / name, metadata={"format": "pt"})
+        try:
+            save_file(tensors, folder / name, metadata={"format": "pt"})
+        except SafetensorError as error:  # also of the system, such as a full disk
+            raise EngineError(f"{folder / name} cannot be written: {error}") from error
     if len(groups) > 1:
         _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
     return total

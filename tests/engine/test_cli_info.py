@@ -110,6 +110,15 @@ def test_export_then_logits(tmp_path, capsys):
         assert torch.equal(load_file(tmp_path / "a")["logits"], load_file(tmp_path / "b")["logits"])
 
 
+def test_an_export_that_finds_no_room_is_one_line(tmp_path):
+    limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); "
+    code = limited + "from engine.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "export", "random:tiny", "--out", str(tmp_path / "tiny")]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 1 and run.stderr.count("\n") == 1
+    assert run.stderr.startswith(f"error: {tmp_path}/tiny/model.safetensors cannot be written: ") and "File too large" in run.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
