@@ -63,7 +63,21 @@ def resolve(model: str) -> ModelSource:
         if shape not in SHAPES:
             raise UnknownModel(f"There is no shape {shape!r} for random weights; known shapes: {', '.join(SHAPES)}.")
         return ModelSource(model, f"Random weights, {shape}", "random", shape=shape)
-    path = Path(os.path.expanduser(model))  # unlike Path's, it leaves an unknown user's ~name as it is
+    try:
+        found = _on_disk(model, Path(os.path.expanduser(model)))  # unlike Path's, it leaves an unknown user's ~name as it is
+    except OSError as error:
+        raise ModelError(f"{model} cannot be read: {error.strerror}.") from error
+    if found:
+        return found
+    if HUB_ID.fullmatch(model):
+        return ModelSource(model, model, "hub", repo=model)
+    raise UnknownModel(
+        f"There is no model {model!r}. Give a checkpoint folder, a .gguf file, a hub id (owner/name), random:NAME, "
+        f"or one of: {', '.join(REGISTRY)}."
+    )
+
+
+def _on_disk(model: str, path: Path) -> ModelSource | None:
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(f"{path} is no checkpoint folder: config.json is missing.")
@@ -74,12 +88,7 @@ def resolve(model: str) -> ModelSource:
         return ModelSource(model, path.stem, "gguf", path=path)
     if path.is_file():
         raise ModelError(f"{path} is no .gguf file by its name. Of other checkpoints give the folder.")
-    if HUB_ID.fullmatch(model):
-        return ModelSource(model, model, "hub", repo=model)
-    raise UnknownModel(
-        f"There is no model {model!r}. Give a checkpoint folder, a .gguf file, a hub id (owner/name), random:NAME, "
-        f"or one of: {', '.join(REGISTRY)}."
-    )
+    return None
 
 
 def _packaged_gguf(model: str, package: str) -> Path:

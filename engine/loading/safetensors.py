@@ -126,9 +126,12 @@ def _files(folder: Path) -> list[Path]:
 def _header(path: Path) -> list[tuple[str, tuple[int, ...], str]]:
     """(name, shape, type) of every tensor; the library checks the header and the file's length."""
     try:
+        path.open("rb").close()  # the library calls a file missing that it may not read
         with safe_open(path, framework="pt") as file:
             slices = [(name, file.get_slice(name)) for name in file.keys()]
             return [(name, tuple(tensor.get_shape()), tensor.get_dtype()) for name, tensor in slices]
+    except PermissionError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}.") from error
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{path} is truncated or no safetensors file: {error}") from error
 

@@ -286,6 +286,8 @@ def test_what_a_model_argument_means(tmp_path):
     assert resolve(str(tmp_path / "A.GGUF")).kind == "gguf"
     with pytest.raises(ModelError, match="config.json is no .gguf file by its name. Of other checkpoints give the folder."):
         resolve(str(tmp_path / "config.json"))
+    with pytest.raises(ModelError, match="aaa cannot be read: File name too long"):
+        resolve("a" * 5000)
     for model in ("nope", "random:nope", str(tmp_path / "no.gguf"), "~no such user/model"):
         with pytest.raises(UnknownModel):
             resolve(model)

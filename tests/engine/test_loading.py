@@ -1,6 +1,8 @@
 """Checkpoint folders: types, shards, memory, what is refused and how; writing a checkpoint and reading it back."""
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -214,6 +216,16 @@ def test_truncated_files_are_named(keep, tmp_path):
     (folder / "model.safetensors").write_bytes(data[:keep])
     with pytest.raises(ModelError, match="model.safetensors is truncated or no safetensors file"):
         load(folder)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the administrator may read every file")
+def test_files_that_may_not_be_read_are_said_to_be_so(tmp_path):
+    folder = copy(LLAMA, tmp_path)
+    for path in (folder / "model.safetensors", folder):
+        path.chmod(0)
+        with pytest.raises(ModelError, match=f"{re.escape(str(path))} cannot be read: Permission denied"):
+            load(folder)
+        path.chmod(0o700)
 
 
 @pytest.mark.parametrize(
