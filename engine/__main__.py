@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -37,8 +38,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _exit(status: int) -> None:
-    """End without trying once more to write what could not be written."""
+    """End; what has been printed comes out if it can, and what could not be written is not tried again."""
     if status:
+        with suppress(OSError):
+            sys.stdout.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(status)
 
