@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { decoded, fenced, filesIn, textFile } from "../src/chat/attachment";
+import { decoded, fenced, filesIn, plainName, textFile } from "../src/chat/attachment";
 import { languageOf } from "../src/chat/files";
 import { LogView } from "../src/chat/log";
 import { Conversation } from "../src/store/conversation";
@@ -18,7 +18,13 @@ it("closes a fence only at its end, whatever the file holds", () => {
   expect(fenced("a.py", "x = 1")).toBe("a.py\n\n```python\nx = 1\n```");
   expect(fenced("a.md", "```js\n1\n```\n")).toBe("a.md\n\n````markdown\n```js\n1\n```\n````");
   expect(fenced("a.txt", "x`````y `z`\n\n")).toBe("a.txt\n\n``````txt\nx`````y `z`\n\n``````");
-  expect(fenced("a\n```\nb.c", "\n").split("\n")[0]).toBe("a ``` b.c");
+});
+
+it("takes from a file's name what would end its line, turn it round or begin a fence", async () => {
+  const names = ["a\n```\nb.c", "a\u2028```x.py", "```.py", "\n```.py", "\u202egpj.exe", "``` ```.md", "a`b`.c", "été 👩‍🚀.txt", "تقرير.txt"];
+  expect(names.map(plainName)).toEqual(["a ``` b.c", "a ```x.py", ".py", ".py", "gpj.exe", ".md", "a`b`.c", "été 👩‍🚀.txt", "تقرير.txt"]);
+  await expect(read("\u202egpj.exe", bytes(0x89))).rejects.toThrow(/^gpj.exe is not text/);
+  expect((await read("```.py", "x\n")).text).toBe(".py\n\n```python\nx\n```");
 });
 
 it("takes UTF-8 and nothing else for text", () => {

@@ -23,7 +23,8 @@ export function pastedText(text: string): Attachment {
 
 /** Throws with the reason, in words, when it is not text, is empty, cannot be read, or is larger than the server takes. */
 export async function textFile({ file, folder }: GivenFile, limitBytes: number): Promise<Attachment> {
-  const { name, size } = file;
+  const { size } = file;
+  const name = plainName(file.name);
   if (folder) throw new Error(t("file_folder", { name }));
   if (size > limitBytes) throw new Error(t("file_too_large", { name, mb: Math.ceil(size / 1e5) / 10, limit: limitBytes / 1e6 }));
   const bytes = await file.arrayBuffer().catch(() => {
@@ -52,11 +53,17 @@ export function decoded(bytes: ArrayBuffer): string | null {
   }
 }
 
+/** A file's name in one line of one direction, which begins no fence. */
+export function plainName(name: string): string {
+  const line = name.replace(/[\p{Cc}\p{Zl}\p{Zp}\u202a-\u202e\u2066-\u2069]+/gu, " ");
+  return line.replace(/^[\s`]*```/, "").trim();
+}
+
 /** The name of a file, then its text in a fence that nothing in the text can close. */
 export function fenced(name: string, text: string): string {
   const longest = (text.match(/`+/g) ?? []).reduce((most, run) => Math.max(most, run.length), 0);
   const fence = "`".repeat(Math.max(3, longest + 1));
-  return `${name.replace(/\p{Cc}+/gu, " ")}\n\n${fence}${languageOf(name)}\n${text}${text.endsWith("\n") ? "" : "\n"}${fence}`;
+  return `${name}\n\n${fence}${languageOf(name)}\n${text}${text.endsWith("\n") ? "" : "\n"}${fence}`;
 }
 
 /** Thousands: whole ones, below ten with tenths. */
