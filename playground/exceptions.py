@@ -1,5 +1,7 @@
 """Errors that a caller of the playground can meet. HTTP, WebSocket and task edges send their ``body``: ``{code, message, details?}``."""
 
+import math
+
 
 class PlaygroundError(Exception):
     """``code`` is stable and machine-readable, ``status`` the HTTP status, the message is for people.
@@ -72,8 +74,8 @@ class MessageTooLarge(PlaygroundError):
     status = 413
 
     def __init__(self, *, size_bytes: int, limit_bytes: int):
-        message = f"This message is {size_bytes / 1e6:.1f} MB; the limit is {limit_bytes / 1e6:g} MB."
-        super().__init__(message, mb=round(size_bytes / 1e6, 1), limit=limit_bytes / 1e6)
+        mb = math.ceil(size_bytes / 1e5) / 10
+        super().__init__(f"This message is {mb} MB; the limit is {limit_bytes / 1e6:g} MB.", mb=mb, limit=limit_bytes / 1e6)
 
 
 class UnknownModel(PlaygroundError):

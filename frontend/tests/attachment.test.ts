@@ -44,6 +44,7 @@ it("says why a file is not attached", async () => {
   await expect(read("a.png", bytes(0x89))).rejects.toThrow("a.png is not text in UTF-8.");
   await expect(read("big.log", "x".repeat(LIMIT + 1))).rejects.toThrow("big.log is 5.1\u00a0MB; the limit is 5\u00a0MB.");
   await expect(read("big.log", "x".repeat(LIMIT))).resolves.toMatchObject({ kb: 5000 });
+  await expect(textFile({ file: new File(["xx"], "b.log"), folder: false }, LIMIT, 1)).rejects.toThrow("b.log has no room beside the others; the limit of a message is 5\u00a0MB.");
   await expect(read("none.txt", "")).rejects.toThrow("none.txt is empty.");
   await expect(read("mark.txt", bytes(0xef, 0xbb, 0xbf))).rejects.toThrow("mark.txt is empty.");
   await expect(read("src", "", true)).rejects.toThrow("src is a folder; attach its files.");

@@ -144,6 +144,17 @@ def test_too_large_and_empty_files_are_refused_and_the_third_is_attached(chat: P
     expect(chips(page)).to_have_text(["fine.txt1 line, 0.1 kB"])
 
 
+def test_files_that_are_together_more_than_a_message_are_refused_by_name(chat: Page):
+    page = chat
+    choose(page, text_file("a.log", b"x" * 3_000_000), text_file("b.log", b"x" * 3_000_000), text_file("c.txt", "fine"))
+    expect(chips(page)).to_have_text(["a.log1 line, 3,000 kB", "c.txt1 line, 0.1 kB"])
+    choose(page, text_file("d.log", b"x" * 2_000_000))
+    expect(page.locator(".rowerr p")).to_have_text("d.log has no room beside the others; the limit of a message is 5\u00a0MB.")
+    page.get_by_role("button", name="Remove a.log").click()
+    choose(page, text_file("d.log", b"x" * 2_000_000))
+    expect(chips(page)).to_have_count(2)
+
+
 def test_a_file_in_the_clipboard_is_attached_and_the_picture_of_a_table_is_not(chat: Page):
     assert chat.evaluate(PASTE, ["file"]) is True
     expect(chips(chat)).to_have_text(["config.yml1 line, 0.1 kB"])

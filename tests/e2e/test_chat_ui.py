@@ -352,7 +352,7 @@ def test_a_text_over_the_limit_on_the_wire_is_refused_and_stays_where_it_was(pag
     expect(page.get_by_text("Pasted text, 2,400,001 lines")).to_be_visible()
     box(page).fill("Count")
     box(page).press("Enter")
-    expect(page.get_by_role("alert").filter(has_text="This message is 7.2 MB; the limit is 5 MB.")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_role("alert").filter(has_text="This message is 7.3 MB; the limit is 5 MB.")).to_be_visible(timeout=SLOW)
     expect(page.get_by_text("Pasted text, 2,400,001 lines")).to_be_visible()
     expect(box(page)).to_have_value("Count")
     expect(page.locator(".me")).to_have_count(0)

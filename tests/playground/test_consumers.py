@@ -235,7 +235,7 @@ async def test_a_character_that_no_text_may_hold_is_named_with_its_place(owner):
 async def test_a_message_of_5_mb_is_refused_with_both_sizes(worker, owner):
     async with Client(owner) as client:
         error = await client.generate("x" * 6_200_000)
-        assert (error["code"], error["message"]) == ("message_too_large", "This message is 6.2 MB; the limit is 5 MB.")
+        assert (error["code"], error["message"]) == ("message_too_large", "This message is 6.3 MB; the limit is 5 MB.")
         assert (await client.generate(params={"max_tokens": 1}))["type"] == "accepted"
         await client.to_end()
 

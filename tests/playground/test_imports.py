@@ -71,9 +71,9 @@ def test_bad_files_name_what_is_wrong(client, monkeypatch):
 
 
 def test_a_body_over_the_limit_is_refused_with_both_numbers(client):
-    answer = post(client, {"messages": [{"id": "1", "role": "user", "content": "x" * 6_000_000}]})
+    answer = post(client, {"messages": [{"id": "1", "role": "user", "content": "x" * 5_000_000}]})
     assert answer.status_code == 413
-    assert answer.json()["message"] == "This message is 6.0 MB; the limit is 5 MB."
+    assert answer.json()["message"] == "This message is 5.1 MB; the limit is 5 MB."
 
 
 @pytest.mark.parametrize(

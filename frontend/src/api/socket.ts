@@ -78,7 +78,7 @@ export class PlaygroundSocket {
     if (!this.connected) throw new ApiError(0, "offline", "No connection.");
     const text = toJson(frame);
     const bytes = new Blob([text]).size;
-    const sizes = { mb: bytes / 1e6, limit: this.limitBytes / 1e6 };
+    const sizes = { mb: Math.ceil(bytes / 1e5) / 10, limit: this.limitBytes / 1e6 };
     if (bytes > this.limitBytes) throw new ApiError(0, "message_too_large", "This message is too large.", sizes);
     this.pending.set(frame.request_id, frame);
     this.socket?.send(text);

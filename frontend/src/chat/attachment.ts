@@ -21,12 +21,13 @@ export function pastedText(text: string): Attachment {
   return { text, lines: countLines(text), kb: kilo(text.length) };
 }
 
-/** Throws with the reason, in words, when it is not text, is empty, cannot be read, or is larger than the server takes. */
-export async function textFile({ file, folder }: GivenFile, limitBytes: number): Promise<Attachment> {
+/** Throws with the reason, in words, when it is not text, is empty, cannot be read, or is larger than a message or the room left in it. */
+export async function textFile({ file, folder }: GivenFile, limitBytes: number, roomBytes = limitBytes): Promise<Attachment> {
   const { size } = file;
   const name = plainName(file.name);
   if (folder) throw new Error(t("file_folder", { name }));
   if (size > limitBytes) throw new Error(t("file_too_large", { name, mb: Math.ceil(size / 1e5) / 10, limit: limitBytes / 1e6 }));
+  if (size > roomBytes) throw new Error(t("file_no_room", { name, limit: limitBytes / 1e6 }));
   const bytes = await file.arrayBuffer().catch(() => {
     throw new Error(t("file_unread", { name }));
   });

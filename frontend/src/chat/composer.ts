@@ -194,14 +194,21 @@ export class Composer {
     else this.attach([...this.attachments, pastedText(text)]);
   }
 
-  /** Attaches those that are text; until all are read, nothing is sent. */
+  /** Attaches those that are text and fit into the message; until all are read, nothing is sent. */
   private async takeFiles(files: GivenFile[]): Promise<void> {
     this.reading++;
     this.sendButton.disabled = true;
-    const all = await Promise.allSettled(files.map((one) => textFile(one, this.limitBytes)));
+    const read: Attachment[] = [];
+    const reasons: string[] = [];
+    for (const file of files) {
+      try {
+        read.push(await textFile(file, this.limitBytes, this.limitBytes - charsOf([...this.attachments, ...read])));
+      } catch (error) {
+        reasons.push((error as Error).message);
+      }
+    }
     this.sendButton.disabled = --this.reading > 0;
-    this.attach([...this.attachments, ...all.flatMap((one) => (one.status === "fulfilled" ? [one.value] : []))]);
-    const reasons = all.flatMap((one) => (one.status === "rejected" ? [(one.reason as Error).message] : []));
+    this.attach([...this.attachments, ...read]);
     if (reasons.length > 0) this.actions.refuse(reasons);
     this.box.focus();
   }
@@ -241,13 +248,17 @@ export class Composer {
   }
 
   private drawCount(): void {
-    const length = this.uncounted + this.box.value.length + this.attachments.reduce((sum, one) => sum + one.text.length, 0);
+    const length = this.uncounted + this.box.value.length + charsOf(this.attachments);
     const tokens = this.baseTokens + Math.ceil(length / CHARS_PER_TOKEN);
     const exact = length === 0;
     setText(this.count, this.context ? `${exact ? "" : "≈\u2009"}${num(tokens)} ${t("of")} ${num(this.context)}` : "");
     this.count.title = t("count_title");
     this.count.classList.toggle("over", this.context > 0 && tokens > this.context);
   }
+}
+
+function charsOf(attachments: readonly Attachment[]): number {
+  return attachments.reduce((sum, one) => sum + one.text.length, 0);
 }
 
 function isLarge(text: string): boolean {

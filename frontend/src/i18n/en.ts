@@ -53,6 +53,7 @@ export const en = {
   export_markdown: "Export as Markdown",
   file_empty: "{name} is empty.",
   file_folder: "{name} is a folder; attach its files.",
+  file_no_room: "{name} has no room beside the others; the limit of a message is {limit}\u00a0MB.",
   file_not_text: "{name} is not text in UTF-8.",
   file_too_large: "{name} is {mb}\u00a0MB; the limit is {limit}\u00a0MB.",
   file_unread: "{name} cannot be read.",

@@ -55,6 +55,7 @@ export const fr: Record<Key, string> = {
   export_markdown: "Exporter en Markdown",
   file_empty: "{name} est vide.",
   file_folder: "{name} est un dossier ; joignez ses fichiers.",
+  file_no_room: "{name} n'a pas de place à côté des autres ; la limite d'un message est de {limit}\u00a0Mo.",
   file_not_text: "{name} n'est pas du texte en UTF-8.",
   file_too_large: "{name} fait {mb}\u00a0Mo ; la limite est de {limit}\u00a0Mo.",
   file_unread: "{name} ne peut pas être lu.",

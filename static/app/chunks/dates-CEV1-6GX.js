@@ -1,1 +1,0 @@
-import{x as e}from"./layers-DutV1Wzf.js";var t=e===`fr`?`fr`:`en-GB`;export{t};
