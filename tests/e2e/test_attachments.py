@@ -155,6 +155,20 @@ def test_files_that_are_together_more_than_a_message_are_refused_by_name(chat: P
     expect(chips(page)).to_have_count(2)
 
 
+def test_what_was_typed_and_attached_is_there_again_after_an_edit(chat: Page):
+    page = chat
+    box(page).fill("Add two numbers")
+    box(page).press("Enter")
+    title(page, "Complete")
+    choose(page, text_file("large.csv", b"1,2,3\n" * 200_000))
+    box(page).press("ArrowUp")
+    expect(chips(page)).to_have_count(0)
+    expect(box(page)).to_have_value("Add two numbers")
+    page.get_by_role("button", name="Cancel").click()
+    expect(chips(page)).to_have_text(["large.csv200,000 lines, 1,200 kB"])
+    expect(box(page)).to_have_value("")
+
+
 def test_a_file_in_the_clipboard_is_attached_and_the_picture_of_a_table_is_not(chat: Page):
     assert chat.evaluate(PASTE, ["file"]) is True
     expect(chips(chat)).to_have_text(["config.yml1 line, 0.1 kB"])

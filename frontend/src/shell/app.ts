@@ -67,6 +67,7 @@ export class Playground {
   private readonly channel = "BroadcastChannel" in window ? new BroadcastChannel("playground") : null;
   private conversation = new Conversation(null, "");
   private editing: Message | null = null;
+  private beforeEdit: Typed = { box: "", attachments: [] };
   private codeToSend: PlainFile[] = [];
   private scheduled = false;
   private loadTurn = 0;
@@ -531,6 +532,7 @@ export class Playground {
 
   private startEdit(message: Message): void {
     if (this.running()) return;
+    if (!this.editing) this.beforeEdit = this.composer.typed;
     this.editing = message;
     this.composer.set(drafts.load(this.draftKey()) || message.content);
     this.composer.showEditing(true);
@@ -547,7 +549,7 @@ export class Playground {
     drafts.save(this.draftKey(), "");
     this.editing = null;
     this.composer.showEditing(false);
-    this.composer.set(drafts.load(this.conversation.id));
+    this.composer.restore(this.beforeEdit);
   }
 
   private usePrompt(prompt: string): void {
