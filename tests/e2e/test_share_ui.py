@@ -43,9 +43,9 @@ def viewer(browser: Browser) -> BrowserContext:
     context.close()
 
 
-def share(page: Page, name: str) -> str:
+def share(page: Page, name: str, text: str = "Add two numbers") -> str:
     """Ask, press Share, make a link; its address."""
-    ask(page, "Add two numbers", 300)
+    ask(page, text, 300)
     title(page, "Complete")
     page.get_by_role("button", name="Share").click()
     dialog = page.get_by_role("dialog", name="Share")
@@ -127,6 +127,23 @@ def test_the_demo_holds_on_every_screen(
     axe_clean(page)
     shot(page, f"{width}-{scheme}")
     context.close()
+
+
+def test_code_in_the_prompts_of_a_demo_is_code(owner: Page, viewer: BrowserContext, shot) -> None:
+    file = "a.py\n\n````python\nprint('```<b>')\n````"
+    page = viewer.new_page()
+    page.goto(share(owner, "With a file", f"Explain\n\n{file}"))
+    prompt = page.locator(".side .pr")
+    expect(prompt.locator("p")).to_have_text("Explain\n\na.py")
+    expect(prompt.locator("pre")).to_have_text("pythonprint('```<b>')")
+    shot(page, "one")
+    owner.keyboard.press("Escape")
+    page.goto(share(owner, "With two", f"And this?\n\n{file}"))
+    expect(page.get_by_role("button", name=re.compile("^And this"), pressed=True).locator("pre")).to_have_text("pythonprint('```<b>')")
+    page.get_by_role("button", name=re.compile("^Explain"), pressed=False).click()
+    expect(page.get_by_role("button", name=re.compile("^Explain"))).to_have_attribute("aria-pressed", "true")
+    axe_clean(page)
+    shot(page, "several")
 
 
 def test_deleting_all_chats_asks_once_and_ends_their_links(owner: Page, viewer: BrowserContext) -> None:

@@ -3,6 +3,7 @@ import { button, h } from "../shell/dom";
 import type { Conversation, Message } from "../store/conversation";
 import type { StoredFile } from "../workbench";
 import { AnswerView, type AnswerHost } from "./answer";
+import { wordsAndCode } from "./said";
 
 export interface LogActions {
   edit(message: Message): void;
@@ -17,19 +18,6 @@ const SHORT_CHARS = 1600;
 /** Of one group, at most about this: groups out of sight are skipped by layout and paint, so a long chat costs what is seen of it. */
 const GROUP_MESSAGES = 50;
 const GROUP_CHARS = 40_000;
-const FENCED = /^(`{3,})([^`\n]*)\n([^]*?)(?:^\1`*[ \t]*$|(?![^]))/m;
-
-/** What a person wrote, as it was typed; code in fences, files among it, as code. */
-function wordsAndCode(content: string): HTMLElement[] {
-  const parts = content.split(FENCED);
-  const shown: HTMLElement[] = [];
-  for (let at = 0; at < parts.length; at += 4) {
-    const [words = "", , info = "", code] = parts.slice(at, at + 4);
-    if (words.trim()) shown.push(h("p", { dir: "auto" }, words.replace(/^\n+|\n+$/g, "")));
-    if (code !== undefined) shown.push(h("pre", { dir: "ltr" }, h("span", null, info), code.replace(/\n$/, "")));
-  }
-  return shown;
-}
 
 /** The shown path of one conversation. Articles are only ever added, except when another path is chosen. */
 export class LogView {

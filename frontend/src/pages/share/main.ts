@@ -5,6 +5,7 @@ import "../parts/pages.css";
 import "./share.css";
 import type { ModelCard } from "../../api/types";
 import { links } from "../../api/links";
+import { wordsAndCode } from "../../chat/said";
 import { GAP, num, t } from "../../i18n";
 import { wordsOf } from "../../i18n/errors";
 import { deviceName } from "../../instrument/instrument";
@@ -87,8 +88,8 @@ class DemoPage {
     const turn = turns[index]!;
     const prompts = turns.map(({ prompt }, i) =>
       turns.length === 1
-        ? h("p", { class: "pr", dir: "auto" }, prompt)
-        : h("button", { type: "button", class: "pr", dir: "auto", "aria-pressed": String(i === index), onClick: () => this.show(i) }, prompt),
+        ? h("div", { class: "pr" }, ...wordsAndCode(prompt))
+        : h("button", { type: "button", class: "pr", "aria-pressed": String(i === index), onClick: () => this.show(i) }, ...wordsAndCode(prompt)),
     );
     this.side.replaceChildren(h("h2", null, t(turns.length === 1 ? "share.prompt" : "share.prompts")), ...prompts, ...this.comparison(turn.answer), ...this.facts(turn.answer));
   }
