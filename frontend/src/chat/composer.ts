@@ -11,6 +11,8 @@ export interface ComposerActions {
   draft(text: string): void;
   editLast(): void;
   cancelEdit(): void;
+  /** So many files were attached. */
+  attached(count: number): void;
   /** Files that were not attached: why, one each. */
   refuse(reasons: string[]): void;
 }
@@ -209,6 +211,7 @@ export class Composer {
     }
     this.sendButton.disabled = --this.reading > 0;
     this.attach([...this.attachments, ...read]);
+    if (read.length > 0) this.actions.attached(read.length);
     if (reasons.length > 0) this.actions.refuse(reasons);
     this.box.focus();
   }

@@ -222,6 +222,7 @@ export const en = {
   state_stopped: "Stopped",
   state_streaming: "Streaming",
   stats: "Stats",
+  status_attached: "{n} file attached.|{n} files attached.",
   status_complete: "Complete, {n} tokens in {s} seconds",
   status_generating: "Generating",
   stop: "Stop",

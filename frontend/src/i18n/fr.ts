@@ -224,6 +224,7 @@ export const fr: Record<Key, string> = {
   state_stopped: "Arrêté",
   state_streaming: "En direct",
   stats: "Stats",
+  status_attached: "{n} fichier joint.|{n} fichiers joints.",
   status_complete: "Terminé, {n} jetons en {s} secondes",
   status_generating: "Écriture en cours",
   stop: "Arrêter",

@@ -138,6 +138,7 @@ export class Playground {
         draft: (text) => drafts.save(this.draftKey(), text),
         editLast: () => this.editLast(),
         cancelEdit: () => this.endEdit(),
+        attached: (count) => this.say(t("status_attached", { n: count })),
         refuse: (reasons) => this.showError(reasons.join("\n"), ""),
       },
       boot.models,

@@ -1,1 +1,0 @@
-import{x as e}from"./layers-Cz9j1CLh.js";var t=e===`fr`?`fr`:`en-GB`;export{t};
