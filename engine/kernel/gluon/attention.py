@@ -58,6 +58,15 @@ def rotate(x, c, s, T: gl.constexpr):
 
 
 @gluon.jit
+def query_tiles(C: gl.constexpr, xs, kv, T: gl.constexpr):
+    """Tiles [64, 32] for attention's queries, one in each box."""
+    tiles = ()
+    for j in gl.static_range(gl.constexpr(C.head_size // 32)):
+        tiles = tiles + (xs[j]._reinterpret(T, [1, 64, 32], kv.layout),)
+    return tiles
+
+
+@gluon.jit
 def hide_rows(C: gl.constexpr, kv, base, r):
     """Zero the rows from r on of the V boxes that begin at ``base``: they may hold anything (their weights are zero, but zero times NaN is NaN)."""
     HB: gl.constexpr = C.head_size // 32

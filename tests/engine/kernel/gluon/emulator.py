@@ -16,11 +16,27 @@ import numpy as np
 import torch
 from greenlet import greenlet
 
-from engine.kernel.gluon import attention, exchange, flags, gemv, kernel, sample
+from engine.kernel.gluon import (
+    attention,
+    chain_layer,
+    common_layer,
+    exchange,
+    flags,
+    gemv,
+    half_layer,
+    kernel,
+    phases,
+    producer,
+    sample,
+    state,
+    steps,
+    sums,
+)
 from engine.kernel.gluon.path import GluonPath
 from engine.weights import Shard
 
-MODULES = (flags, exchange, gemv, attention, sample, kernel)
+# each after those that it imports
+MODULES = (flags, exchange, gemv, attention, sample, steps, state, producer, sums, phases, common_layer, half_layer, chain_layer, kernel)
 
 
 class Stuck(Exception):
