@@ -3,13 +3,11 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from engine.kernel.gluon.attention import combine, span
-from engine.kernel.gluon.exchange import arrive_everywhere, guard_of
+from engine.kernel.gluon.exchange import arrive_everywhere
 from engine.kernel.gluon.flags import at_place, wait_count
-from engine.kernel.gluon.gemv import DELTA, GATE, QKV, run_blocks, share, stage
-from engine.kernel.gluon.phases import attend_all
-from engine.kernel.gluon.state import input_tiles, load_tiles, stage_hidden, stage_normed
-from engine.kernel.gluon.steps import AT_O, AT_QKV, AT_REDUCE, AT_W2, AT_W13, PARITIES, at_layer, begin_step, clear_distance, now, record
+from engine.kernel.gluon.phases import attend_all, buffers, project_down, project_gate_and_up, project_output, project_qkv
+from engine.kernel.gluon.state import load_tiles
+from engine.kernel.gluon.steps import AT_O, AT_QKV, AT_W2, AT_W13, at_layer, begin_step, now
 from engine.kernel.gluon.sums import add_sum_of_all, lane_update, make_delayed_sums, part_of, peek_update
 
 
@@ -20,16 +18,13 @@ def chain_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, 
     The other lanes are needed at once in the first ``Plan.common_layers`` layers; later only as sums of old layers, made while W2's input is awaited.
     Returns h, the next layer's w, at, step, bad.
     """
-    ring, kv, xs, full, empty, warps = mem
     act, lse, counters, unused, parts, away = buf
     norms, bias, angles, kcache, vcache = model
     Q: gl.constexpr = C.common
     n = tok * C.layers + layer
-    a = at_layer(act, n, C)
-    ahead = clear_distance(n, C.act)
-    sums = tok * C.common_layers + layer
-    unit = layer * Q.units_layer
-    staged_d, xd = input_tiles(C, xs, C.segments_d, 1, T)
+    own = buffers(C, act, n)
+    sums = tok * C.common_layers + layer  # the sums over the lanes have buffers of their own count: only common layers write them
+    here = (layer, own, buffers(C, act, sums), layer * Q.units_layer)
     # norm and QKV
     t0 = now(C, pid)
     guard = at_place(guard, AT_QKV, layer, pid)
@@ -37,17 +32,10 @@ def chain_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, 
     step += 1
     h = add_block(C, h, buf, 1, layer - 1, tok, step, xo, pid, guard, T)
     tw = now(C, pid)
-    scale, bad = stage_normed(C, staged_d, warps, h, w, bad, layer, T)
-    t1 = now(C, pid)
-    first, units = share(unit, Q.units_qkv, pid, Q.ctas, Q.block_qkv)
-    ctx = (a + C.at_qkv, ahead, bias)
-    at = run_blocks(C, ring, full, empty, xd, at, first, units, scale, ctx,
-                    C.segments_d, QKV, Q.block_qkv, Q.units_qkv, Q)  # fmt: skip
-    record(trace, pid, layer * 5, t0, tw, t1, C)
+    at, bad = project_qkv(mem, bias, here, h, w, at, bad, pid, t0, tw, trace, T, C)
     # attention
     w = load_tiles(norms + (2 * layer + 1) * C.padded_hidden + xo, C.boxes)
-    at, step = attend_all(mem, model, lse, counters, a, n, ahead, at, step, layer, pos, pid, guard, trace, T, C)
-    logs = lse + (n & (PARITIES - 1)) * C.lse
+    at, step = attend_all(mem, buf, model, here, at, step, pos, pid, guard, trace, T, C)
     # output projection
     t0 = now(C, pid)
     guard = at_place(guard, AT_O, layer, pid)
@@ -55,22 +43,7 @@ def chain_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, 
     step += 1
     wait_count(counters, step * Q.ctas, guard)
     tw = now(C, pid)
-    staged, xq = input_tiles(C, xs, Q.segments_o, 1, T)
-    start, used = span(C, layer, pos)
-    used = gl.minimum(used, Q.splits)
-    if layer < C.common_layers:  # the splits are added in the order of one rank's layers of this kind
-        stage(staged, combine(C, a + C.at_part, logs, used, guard, Q.segments_o, Q.splits, C.ranks), T, C.boxes)
-    else:
-        stage(staged, combine(C, a + C.at_part, logs, used, guard, Q.segments_o, Q.splits), T, C.boxes)
-    t1 = now(C, pid)
-    unit += Q.units_qkv
-    first, units = share(unit, Q.units_o, pid, Q.ctas, Q.block_o)
-    own = (a + C.at_o + (1 + C.first_lane) * C.padded_hidden, ahead, away)
-    shared = (part_of(parts, sums, 0, C) + C.rank * C.padded_hidden, clear_distance(sums, C.parts), away)
-    ctx = (own, shared, layer < C.common_layers)
-    at = run_blocks(C, ring, full, empty, xq, at, first, units, 1.0, ctx,
-                    Q.segments_o, DELTA, Q.block_o, Q.units_o, Q)  # fmt: skip
-    record(trace, pid, layer * 5 + 2, t0, tw, t1, C)
+    at = project_output(mem, buf, here, at, pos, pid, guard, t0, tw, trace, T, C)
     # norm, gate and up
     t0 = now(C, pid)
     guard = at_place(guard, AT_W13, layer, pid)
@@ -78,13 +51,7 @@ def chain_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, 
     step += 1
     h = add_block(C, h, buf, 0, layer, tok, step, xo, pid, guard, T)
     tw = now(C, pid)
-    scale, bad = stage_normed(C, staged_d, warps, h, w, bad, layer, T)
-    t1 = now(C, pid)
-    unit += Q.units_o
-    first, units = share(unit, Q.units_w13, pid, Q.ctas, 2)
-    ctx = (a + C.at_u, ahead)
-    at = run_blocks(C, ring, full, empty, xd, at, first, units, scale, ctx, C.segments_d, GATE, 2, Q.units_w13, Q)
-    record(trace, pid, layer * 5 + 3, t0, tw, t1, C)
+    at, bad = project_gate_and_up(mem, here, h, w, (), at, bad, pid, t0, tw, trace, T, C)
     # down projection
     w = load_tiles(norms + (2 * layer + 2) * C.padded_hidden + xo, C.boxes)
     t0 = now(C, pid)
@@ -92,20 +59,10 @@ def chain_layer(mem, buf, model, h, w, at, step, bad, layer, tok, pos, pid, xo, 
     begin_step(counters)
     step += 1
     if C.exchange:
-        make_delayed_sums(C, act, n, pid, guard_of(C, at_place(guard, AT_REDUCE, layer, pid), layer, pid), counters, T)
+        make_delayed_sums(C, act, n, layer, pid, guard, counters, T)
     wait_count(counters, step * Q.ctas - Q.early(Q.units_w13, C.early), guard)
     tw = now(C, pid)
-    staged, xf = input_tiles(C, xs, Q.segments_f, 1, T)
-    stage_hidden(C, staged, a + C.at_u, 1, guard, T, Q.segments_f, True)
-    t1 = now(C, pid)
-    unit += Q.units_w13
-    first, units = share(unit, Q.units_w2, pid, Q.ctas, Q.block_w2)
-    own = (a + C.at_m + (1 + C.first_lane) * C.padded_hidden, ahead, away)
-    shared = (part_of(parts, sums, 1, C) + C.rank * C.padded_hidden, clear_distance(sums, C.parts), away)
-    ctx = (own, shared, layer < C.common_layers)
-    at = run_blocks(C, ring, full, empty, xf, at, first, units, 1.0, ctx,
-                    Q.segments_f, DELTA, Q.block_w2, Q.units_w2, Q)  # fmt: skip
-    record(trace, pid, layer * 5 + 4, t0, tw, t1, C)
+    at = project_down(mem, buf, here, at, pid, guard, t0, tw, trace, T, C)
     return h, w, at, step, bad
 
 

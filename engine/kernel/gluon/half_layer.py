@@ -4,7 +4,6 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from engine.kernel.gluon.attention import attend, combine, prepare, query_tiles, span
-from engine.kernel.gluon.exchange import guard_of
 from engine.kernel.gluon.flags import at_place, wait_count, wait_counts
 from engine.kernel.gluon.gemv import DELTA, GATE, QKV, run_pair, run_pairs, share, share_output, stage
 from engine.kernel.gluon.state import input_tiles, load_tiles, stage_hidden, stage_normed
@@ -12,7 +11,6 @@ from engine.kernel.gluon.steps import (
     AT_ATTENTION,
     AT_O,
     AT_QKV,
-    AT_REDUCE,
     AT_W2,
     AT_W13,
     PARITIES,
@@ -51,6 +49,15 @@ def end_with_next_group(C: gl.constexpr, counters, group, step, guard):
     else:
         wait_counts(counter, step * C.lane.ctas, counters + 32 * (1 + (group + 1) % C.groups), (step - 2) * C.lane.ctas, guard)
     return step + 1
+
+
+@gluon.jit
+def await_update(C: gl.constexpr, h, update, counter, step, guard, T: gl.constexpr):
+    """``lane_update`` in a step of the group. Returns h, the new count."""
+    begin_step(counter)
+    peeked = peek_update(C, update)  # looked for while the counter is: mostly it has been there for long
+    step = end_of_others(C, counter, step, guard)
+    return lane_update(C, h, peeked, update, guard, T), step
 
 
 @gluon.jit
@@ -98,10 +105,7 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
     t0 = now(C, pid)
     guard = at_place(guard, AT_QKV, layer, pid)
     update = mlp_update(C, act, n, layer, lane, xo)
-    begin_step(group_counter)
-    peeked = peek_update(C, update)  # looked for while the counter is: mostly it has been there for long
-    step = end_of_others(C, group_counter, step, guard)
-    h = lane_update(C, hs[0], peeked, update, guard, T)
+    h, step = await_update(C, hs[0], update, group_counter, step, guard, T)
     w_ffn = load_tiles(norms + (2 * other_layer + 1) * C.padded_hidden + xo, C.boxes)
     scale, bad = stage_normed(C, staged_d, warps, h, w, bad, layer, T)
     t1 = now(C, pid)
@@ -116,10 +120,7 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
     own = b + C.at_o + (1 + C.first_lane + other) * C.padded_hidden + xo
     delayed = at_layer(act, m - C.delay, C) + C.at_e + other * C.padded_hidden + xo
     update = (own, delayed, n_other, past)
-    begin_step(group_counter)
-    peeked = peek_update(C, update)
-    step = end_of_others(C, group_counter, step, guard)
-    g = lane_update(C, hs[1], peeked, update, guard, T)
+    g, step = await_update(C, hs[1], update, group_counter, step, guard, T)
     scale, bad = stage_normed(C, staged_d, warps, g, w_ffn, bad, other_layer, T)
     t1 = now(C, pid)
     first, pairs = share(other_unit + 2 * (G.units_qkv + G.units_o) + (1 - turn) * G.units_w13, G.units_w13, rank, G.ctas, 2)
@@ -154,7 +155,7 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
     guard = at_place(guard, AT_W2, other_layer, pid)
     if C.exchange and not C.sums_by_idle:
         if (turn == 1) & (n_own != 0):
-            make_delayed_sums(C, act, n, pid, guard_of(C, at_place(guard, AT_REDUCE, layer, pid), layer, pid), counters, T)
+            make_delayed_sums(C, act, n, layer, pid, guard, counters, T)
     begin_step(group_counter)
     step = end_with_next_group(C, counters, group, step, guard)
     tw = now(C, pid)
@@ -173,7 +174,7 @@ def half_layer(mem, buf, model, hs, w, at, step, bad, half, tok, pos, pid, xo, g
     begin_step(group_counter)
     if C.exchange and C.sums_by_idle:
         if (turn == 0) & (n_own != 0):
-            make_delayed_sums(C, act, n, pid, guard_of(C, at_place(guard, AT_REDUCE, layer, pid), layer, pid), counters, T)
+            make_delayed_sums(C, act, n, layer, pid, guard, counters, T)
     step = end_of_others(C, group_counter, step, guard)
     tw = now(C, pid)
     t1 = tw

@@ -3,11 +3,20 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from engine.kernel.gluon.exchange import AT_ONCE, DELAYED, add_waited, arrive_everywhere, peer_guard, put_everywhere, wait_everyone
-from engine.kernel.gluon.flags import clock, peek, peek32, peek_tiles, put, settle, settle32, settle_tiles, unwritten
+from engine.kernel.gluon.exchange import (
+    AT_ONCE,
+    DELAYED,
+    add_waited,
+    arrive_everywhere,
+    guard_of,
+    peer_guard,
+    put_everywhere,
+    wait_everyone,
+)
+from engine.kernel.gluon.flags import at_place, clock, peek, peek32, peek_tiles, put, settle, settle32, settle_tiles, unwritten
 from engine.kernel.gluon.gemv import after_attending, staged_pack
 from engine.kernel.gluon.state import inverse_rms, plain_sum, scaled_sum, weighted
-from engine.kernel.gluon.steps import PARITIES, at_layer, begin_step, clear_distance
+from engine.kernel.gluon.steps import AT_REDUCE, PARITIES, at_layer, begin_step, clear_distance
 
 
 @gluon.jit
@@ -23,8 +32,9 @@ def sums_number(C: gl.constexpr, pid):
 
 
 @gluon.jit
-def make_delayed_sums(C: gl.constexpr, act, n, pid, guard, counters, T: gl.constexpr):
+def make_delayed_sums(C: gl.constexpr, act, n, layer, pid, guard, counters, T: gl.constexpr):
     """This CTA's columns of the sums over the other lanes, those of other ranks too: of O in running layer n - delay + 1 and of W2 in layer n - delay."""
+    guard = guard_of(C, at_place(guard, AT_REDUCE, layer, pid), layer, pid)
     number = sums_number(C, pid)
     if number * C.presum_columns < C.hidden:
         add_delayed(C, act, n, number, guard, counters, T)
