@@ -8,10 +8,12 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 
+from engine.kernel.gluon import plan
 from engine.kernel.gluon.flags import cta_barrier, peek, peek_some, settle, settle_some, unwritten, widen
 from engine.kernel.gluon.gemv import advance, wait_unit
 
 LOG2_E = gl.constexpr(1.4426950408889634)
+floor_power_of_two = gluon.constexpr_function(plan.floor_power_of_two)
 
 
 @gluon.jit
@@ -275,7 +277,7 @@ def combine(C: gl.constexpr, part, lse, splits, guard, SEG: gl.constexpr, SPLITS
     T: gl.constexpr = part.dtype.element_ty
     ACROSS: gl.constexpr = 256 // W  # threads of a warp across heads and splits
     # so that the splits of a head are added in one order on any number of ranks, and no two threads add the same on two
-    BY_HEAD: gl.constexpr = min(ACROSS, power_of_two(ROWS * RANKS // (8 if C.all_lanes > 1 else 4)))
+    BY_HEAD: gl.constexpr = min(ACROSS, floor_power_of_two(ROWS * RANKS // (8 if C.all_lanes > 1 else 4)))
     EACH: gl.constexpr = max(1, SPLITS * BY_HEAD // ACROSS)  # neighbouring splits of a thread
     PACK: gl.constexpr = min(4, EACH)
     L: gl.constexpr = gl.BlockedLayout([1, EACH, 8], [BY_HEAD, ACROSS // BY_HEAD, W // 8], [4, 1, 1], [2, 1, 0])
@@ -352,12 +354,6 @@ def input_rows(C: gl.constexpr, x, like, SEG: gl.constexpr):
     else:
         room = gl.full([x.shape[0], 8 // SEG, W], 0.0, gl.float32, layout=like.type.layout)
         return gl.reshape(gl.permute(gl.broadcast(x[:, None, :], room)[0], (1, 0, 2)), [8, 64])
-
-
-@gluon.constexpr_function
-def power_of_two(n):
-    """The highest power of two that is at most n, or 1."""
-    return 1 << max(0, n.bit_length() - 1)
 
 
 @gluon.constexpr_function

@@ -344,9 +344,9 @@ def _even(units: int, together: int = 1) -> int:
     return units + (units & 1 if together == 1 else 0)
 
 
-def _power_of_two(n: int) -> int:
-    """The highest power of two that is at most n."""
-    return 1 << (n.bit_length() - 1)
+def floor_power_of_two(n: int) -> int:
+    """The highest power of two that is at most n, or 1."""
+    return 1 << max(0, n.bit_length() - 1)
 
 
 def choose_boxes(config: ModelConfig) -> int:
@@ -467,7 +467,7 @@ def _mode(config: ModelConfig, ctas: int, lanes: int, parts: int, kw: int, sums:
         ffn=ffn,
         segments_o=segments_o,
         segments_f=segments_f,
-        splits=min(max_splits, _power_of_two(max(1, ctas // (lanes * kv_heads)))),
+        splits=min(max_splits, floor_power_of_two(ctas // (lanes * kv_heads))),
         sums=sums,
         units_qkv=_even(-(-(heads + 2 * kv_heads) * size // rows_d)),
         units_o=sums * _even(-(-d // (64 // segments_o)), sums),

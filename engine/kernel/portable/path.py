@@ -13,7 +13,7 @@ from engine.kernel.params import ParamBlock
 from engine.kernel.peers import Peers
 from engine.kernel.portable.exchange import SIGN_ABORT, WAITED
 from engine.kernel.portable.kernel import monokernel
-from engine.kernel.portable.shape import Buffers, Matrix, Shape, ceil_div, power_of_two
+from engine.kernel.portable.shape import Buffers, Matrix, Shape, ceil_div, ceil_power_of_two
 from engine.weights import ModelWeights, Shard
 
 KINDS = {Reduction.NONE: 0, Reduction.PAST: 1, Reduction.PRESENT: 2}
@@ -28,14 +28,14 @@ def matrix(n: int, k: int, lanes: int, programs: int, deep: bool, gated: bool = 
     """
     bk = k & -k  # the largest power of two that divides k
     if bk < 256:
-        bk = power_of_two(k)
+        bk = ceil_power_of_two(k)
     bk = min(1024, bk)
-    bn = max(4, min(8192 // bk, power_of_two(ceil_div(lanes * n, programs))))
+    bn = max(4, min(8192 // bk, ceil_power_of_two(ceil_div(lanes * n, programs))))
     columns = n // 2 if gated else n
-    mk = 64 if k % 64 == 0 else min(64, max(16, power_of_two(k)))
+    mk = 64 if k % 64 == 0 else min(64, max(16, ceil_power_of_two(k)))
     mn = 32 if gated else 64
     stages, mstages = (6, 4) if deep else (3, 2)
-    return Matrix(n=n, k=k, bn=bn, bk=bk, stages=stages, mn=min(mn, max(16, power_of_two(columns))), mk=mk, mstages=mstages)
+    return Matrix(n=n, k=k, bn=bn, bk=bk, stages=stages, mn=min(mn, max(16, ceil_power_of_two(columns))), mk=mk, mstages=mstages)
 
 
 def shape_of(config: ModelConfig, context: int, programs: int, rows: int, ptx: bool, shard: Shard, warps: int = 8) -> Shape:

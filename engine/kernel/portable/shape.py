@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 
-def power_of_two(n: int) -> int:
+def ceil_power_of_two(n: int) -> int:
     """The smallest power of two >= n."""
     return 1 << max(0, n - 1).bit_length()
 
@@ -160,15 +160,15 @@ class Shape:
 
     @property
     def push_pad(self) -> int:
-        return power_of_two(self.push_share)
+        return ceil_power_of_two(self.push_share)
 
     @property
     def candidates_pad(self) -> int:
-        return power_of_two(self.ranks * self.programs)
+        return ceil_power_of_two(self.ranks * self.programs)
 
     @property
     def ranks_pad(self) -> int:
-        return power_of_two(self.ranks)
+        return ceil_power_of_two(self.ranks)
 
     @property
     def source_block(self) -> int:
@@ -177,7 +177,7 @@ class Shape:
 
     @property
     def sources_pad(self) -> int:
-        return power_of_two(self.sources)
+        return ceil_power_of_two(self.sources)
 
     @property
     def group(self) -> int:
@@ -193,28 +193,28 @@ class Shape:
 
     @property
     def hidden_pad(self) -> int:
-        return power_of_two(self.hidden)
+        return ceil_power_of_two(self.hidden)
 
     @property
     def head_pad(self) -> int:
-        return max(16, power_of_two(self.head_size))
+        return max(16, ceil_power_of_two(self.head_size))
 
     @property
     def group_pad(self) -> int:
-        return max(16, power_of_two(self.group))
+        return max(16, ceil_power_of_two(self.group))
 
     @property
     def splits_pad(self) -> int:
-        return power_of_two(self.max_splits)
+        return ceil_power_of_two(self.max_splits)
 
     @property
     def combine_group(self) -> int:
-        return power_of_two(self.group)
+        return ceil_power_of_two(self.group)
 
     @property
     def slice_pad(self) -> int:
         """Elements of D that a program sums over the lanes."""
-        return power_of_two(ceil_div(self.hidden, self.programs))
+        return ceil_power_of_two(ceil_div(self.hidden, self.programs))
 
     @property
     def vocab_slice(self) -> int:
@@ -223,11 +223,11 @@ class Shape:
 
     @property
     def vocab_slice_pad(self) -> int:
-        return power_of_two(self.vocab_slice)
+        return ceil_power_of_two(self.vocab_slice)
 
     @property
     def programs_pad(self) -> int:
-        return power_of_two(self.programs)
+        return ceil_power_of_two(self.programs)
 
     @property
     def shared_head(self) -> bool:
