@@ -278,7 +278,7 @@ def wait_counts(counter, target, other, least, guard):
 
 @gluon.jit
 def barriers_off():
-    """From here to ``barriers_on`` the barriers that the compiler puts before each use of an mbarrier are taken out (``path.without_barriers``)."""
+    """From here to ``barriers_on`` the barriers that the compiler puts before each use of an mbarrier are taken out (``ptx_edits.without_barriers``)."""
     gl.inline_asm_elementwise("// barriers off\nmov.u32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
 
 

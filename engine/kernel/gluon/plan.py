@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from engine.config import Head, ModelConfig, Reduction
+from engine.kernel.gluon import ptx_edits
 from engine.weights import LayerWeights, ModelWeights, Shard
 
 PARITIES = 8  # activation buffers of this many consecutive layers exist side by side
@@ -139,6 +140,7 @@ class Plan:
     evict_first: bool = False  # weights leave the second-level cache first
     rank: int = 0
     ranks: int = 1
+    edits: str = ptx_edits.DIGEST  # only so that Triton compiles again when the edits of the PTX have changed
 
     @property
     def chain(self) -> bool:

@@ -54,7 +54,8 @@ def compile_decode(plan: Plan, dtype: torch.dtype, **options: bool):
     from triton.runtime.jit import MockTensor
 
     from engine.kernel.gluon.kernel import decode
-    from engine.kernel.gluon.path import COMPILE_OPTIONS, edited_ptx
+    from engine.kernel.gluon.path import COMPILE_OPTIONS
+    from engine.kernel.gluon.ptx_edits import edited_ptx
 
     def buffer(kind):
         return MockTensor(kind)

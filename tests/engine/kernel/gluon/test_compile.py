@@ -1,15 +1,17 @@
 """What the compiler makes of the Gluon kernel for sm_90, checked without a GPU."""
 
+import importlib.util
 import re
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
-from engine.kernel.gluon import path
+from engine.kernel.gluon import ptx_edits
 from engine.kernel.gluon.plan import make_plan, unsupported
 from engine.shapes import SHAPES
 from engine.weights import Shard
@@ -139,7 +141,7 @@ def test_a_unit_in_registers_gives_its_slot_back_after_a_barrier(compiled, reque
 
 
 def test_barriers_are_taken_out_of_marked_parts_only():
-    from engine.kernel.gluon.path import without_barriers
+    from engine.kernel.gluon.ptx_edits import without_barriers
 
     kept, out = "bar.sync \t0, 128;\n", "\tbar.sync \t0, 128;\n\tbarrier.sync 1;\n"
     ptx = f"{kept}// barriers off\nmov.u32 %r1, 0;\n{out}add.s32 %r2, %r1, 8;\n// barriers on\nmov.u32 %r3, 0;\n{kept}"
@@ -147,7 +149,7 @@ def test_barriers_are_taken_out_of_marked_parts_only():
 
 
 def test_descriptors_are_made_once_a_warp_from_the_first_of_a_run_of_tiles():
-    from engine.kernel.gluon.path import descriptors_once_a_warp, weight_descriptors_once_a_warp
+    from engine.kernel.gluon.ptx_edits import descriptors_once_a_warp, weight_descriptors_once_a_warp
 
     ptx = """
 \tmov.b32 \t%r1, %r9;
@@ -201,12 +203,42 @@ $L__BB0_2:
 
 
 def test_weights_leave_cache_first_edits_bulk_copies_only():
-    from engine.kernel.gluon.path import weights_leave_cache_first
+    from engine.kernel.gluon.ptx_edits import weights_leave_cache_first
 
     copy = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd3, {%r2, %r3}], [%r4];"
     edited = weights_leave_cache_first(f"@%p40 {copy}\nst.global.b32 [%rd1], %r1;")
     assert "@%p40 cp.async.bulk.tensor.2d" in edited and ".L2::cache_hint [%r1], [%rd3, {%r2, %r3}], [%r4], once;" in edited
     assert edited.endswith("st.global.b32 [%rd1], %r1;")
+
+
+def test_a_changed_edit_compiles_again(tmp_path, monkeypatch):
+    """Whatever Triton has on the disk."""
+    from triton import knobs
+
+    from engine.kernel.gluon.kernel import decode
+
+    hits = []
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(knobs.compilation, "listener", lambda cache_hit, **rest: hits.append(cache_hit))
+
+    def ptx_of(plan) -> str:
+        decode.device_caches.clear()  # as in a new process
+        return compile_decode(plan, torch.bfloat16).asm["ptx"]
+
+    plan = make_plan(SHAPES["smollm2-135m"], 640, 66)
+    ptx = ptx_of(plan)
+    assert ptx_of(plan) == ptx
+    assert hits == [False, True]
+
+    policy, other = ptx_edits.EVICT_FIRST, "0x14F0000000000000"
+    file = tmp_path / "changed_edits.py"
+    file.write_text(Path(ptx_edits.__file__).read_text().replace(policy, other))
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    changed = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(changed)
+    monkeypatch.setattr(ptx_edits, "edited_ptx", changed.edited_ptx)
+    assert ptx_of(replace(plan, edits=changed.DIGEST)) == ptx.replace(policy, other)
+    assert hits == [False, True, False]
 
 
 class Built(Exception):
@@ -215,7 +247,7 @@ class Built(Exception):
 
 @contextmanager
 def front_end_only(plan):
-    """Stands in for ``path.edited_ptx``."""
+    """Stands in for ``ptx_edits.edited_ptx``."""
     from triton import knobs
 
     def built(*arguments):
@@ -237,7 +269,7 @@ def front_end_only(plan):
 def test_layouts_fit_numbers_of_ranks_that_are_no_power_of_two(ranks, monkeypatch):
     """Each rank has 8 or 16 query heads: two or four segments of the output projection's input."""
     config = replace(SHAPES["llama-3.2-1b"], n_heads=48, n_kv_heads=24, ffn_size=6144, vocab_size=24000)
-    monkeypatch.setattr(path, "edited_ptx", front_end_only)
+    monkeypatch.setattr(ptx_edits, "edited_ptx", front_end_only)
     assert unsupported(config, 132, Shard(0, ranks)) is None
     with pytest.raises(Built):
         compile_decode(make_plan(config, 1024, 132, shard=Shard(0, ranks)), torch.bfloat16)
