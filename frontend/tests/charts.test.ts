@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { marks } from "../src/i18n";
+import { axisSeconds } from "../src/instrument/curve";
 import { Samples } from "../src/instrument/rate";
 import { RecordedCurve } from "../src/pages/parts/recorded-curve";
 import { bars, lines, short } from "../src/pages/stats/charts";
@@ -8,6 +9,10 @@ const axis = (figure: HTMLElement): string[] => [...figure.querySelectorAll(".y"
 const series = (...values: number[]) => [{ name: "x", look: "", values }];
 
 describe("the axis of a chart", () => {
+  it("has marks of time as far apart as they stand", () => {
+    expect([0, 1, 2, 3, 4].map((index) => axisSeconds(12_800, index))).toEqual(["0", "3.2", "6.4", "9.6", "12.8\u00a0s"]);
+  });
+
   it.each([
     [[0], ["3", "2", "1", "0"]],
     [[4, 1], ["6", "4", "2", "0"]],

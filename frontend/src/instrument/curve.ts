@@ -7,7 +7,7 @@ const BUCKET_MS = 20;
 /** Label of the `index`-th of four marks on a time axis; the last one carries the unit. */
 export function axisSeconds(scaleMs: number, index: number): string {
   const value = (scaleMs * index) / 4000;
-  const text = index === 0 ? "0" : num(value, value >= 10 || value % 1 === 0 ? 0 : 1);
+  const text = index === 0 ? "0" : num(value, value % 1 ? 1 : 0);
   return index === 4 ? `${text}${GAP}s` : text;
 }
 
