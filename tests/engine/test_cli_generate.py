@@ -36,7 +36,7 @@ def started(*arguments: str, **options) -> subprocess.Popen:
 
 
 def test_ctrl_c_while_the_model_loads_ends_without_a_word():
-    process = started("generate", "random:tiny", "--ids", "1", "--gpus", "0", stdout=subprocess.PIPE, start_new_session=True)
+    process = started("generate", "random:smollm2-135m", "--ids", "1", "--gpus", "0", stdout=subprocess.PIPE, start_new_session=True)
     shown = process.stderr.read(1)  # the first sign of progress
     os.killpg(process.pid, signal.SIGINT)
     errors = process.communicate(timeout=120)[1]
