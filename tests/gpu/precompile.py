@@ -15,8 +15,8 @@ from dataclasses import replace
 import torch
 
 from engine.config import ModelConfig
-from engine.kernel.gluon.path import FEW_SPLITS
-from engine.kernel.gluon.plan import Plan, make_plan, useful_ctas
+from engine.kernel.gluon.path import make_plans
+from engine.kernel.gluon.plan import Plan, useful_ctas
 from engine.shapes import SHAPES
 from engine.weights import Shard
 from tests.engine.kernel.gluon.compiling import compile_decode
@@ -34,10 +34,8 @@ def kernels(config: ModelConfig, context: int, ranks: int = 1, ctas: int | None 
     for rank in range(ranks):
         shard = {"shard": Shard(rank, ranks)} if ranks > 1 else {}
         count = ctas or (PROCESSORS if ranks > 1 else useful_ctas(config, PROCESSORS))
-        plans = [make_plan(config, context, count, **shard, **options)]
-        if config.n_lanes == 1:
-            plans.append(make_plan(config, context, count, max_splits=FEW_SPLITS, **shard, **options))
-        found += [(replace(plan, draws=draws), config.dtype, ctas is None) for plan in plans for draws in (False, True)]
+        plans = make_plans(config, context, count, **shard, **options)
+        found += [(plan, config.dtype, ctas is None) for plan in dict.fromkeys(plans.values())]
     return found
 
 

@@ -24,6 +24,14 @@ ABANDONED = (ERROR_PEER_LOST << 28) + (PLACE_EXCHANGE << 24)
 COMPILE_OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 
 
+def make_plans(config: ModelConfig, context: int, ctas: int, **options) -> dict[tuple[bool, bool], Plan]:
+    """By (whether a generation is long, whether it draws): fewer splits are combined faster, more are computed faster."""
+    full = few = make_plan(config, context, ctas, **options)
+    if config.n_lanes == 1:
+        few = make_plan(config, context, ctas, **{"max_splits": FEW_SPLITS} | options)
+    return {(is_long, draws): replace(plan, draws=draws) for is_long, plan in ((False, few), (True, full)) for draws in (False, True)}
+
+
 class GluonPath:
     """Decode launches of one generation at a time; a prefill launch of another path precedes them on the same stream."""
 
@@ -60,12 +68,8 @@ class GluonPath:
         if self._alone:
             ctas = torch.cuda.get_device_properties(device).multi_processor_count
             ctas = ctas if peers else useful_ctas(config, ctas)
-        self.plan = make_plan(config, cache.context_tokens, ctas, **options)
-        # fewer splits are combined faster, more are computed faster: which is better depends on the context of the generation
-        few = self.plan if config.n_lanes > 1 else make_plan(config, cache.context_tokens, ctas, **{"max_splits": FEW_SPLITS} | options)
-        self.plans = {
-            (is_long, draws): replace(plan, draws=draws) for is_long, plan in ((False, few), (True, self.plan)) for draws in (False, True)
-        }
+        self.plans = make_plans(config, cache.context_tokens, ctas, **options)
+        self.plan = self.plans[True, False]
         self.config, self.cache, self.control, self.params = config, cache, control, params
         self.dtype = weights.embedding.dtype
         self.embedding = weights.embedding
