@@ -17,6 +17,11 @@ export function toJson(value: unknown): string {
   return JSON.stringify(value, (_key, part: unknown) => (typeof part === "string" ? part.replace(/[\0\p{Surrogate}]/gu, "\uFFFD") : part));
 }
 
+/** Of what is too large, in megabytes: its size, rounded up so that what is just over the limit does not claim to be at it, and the limit. */
+export function megabytes(bytes: number, limitBytes: number): { mb: number; limit: number } {
+  return { mb: Math.ceil(bytes / 1e5) / 10, limit: limitBytes / 1e6 };
+}
+
 function csrfToken(): string {
   const cookie = document.cookie.split("; ").find((part) => part.startsWith("csrftoken="));
   if (cookie) return decodeURIComponent(cookie.slice("csrftoken=".length));

@@ -1,4 +1,4 @@
-import { ApiError, toJson } from "./http";
+import { ApiError, megabytes, toJson } from "./http";
 import type { AcceptedFrame, ClientFrame, ErrorFrame, GenerateFrame, GenerationFrame, ServerFrame } from "./types";
 
 export type Link = "connected" | "reconnecting" | "offline";
@@ -78,8 +78,7 @@ export class PlaygroundSocket {
     if (!this.connected) throw new ApiError(0, "offline", "No connection.");
     const text = toJson(frame);
     const bytes = new Blob([text]).size;
-    const sizes = { mb: Math.ceil(bytes / 1e5) / 10, limit: this.limitBytes / 1e6 };
-    if (bytes > this.limitBytes) throw new ApiError(0, "message_too_large", "This message is too large.", sizes);
+    if (bytes > this.limitBytes) throw new ApiError(0, "message_too_large", "This message is too large.", megabytes(bytes, this.limitBytes));
     this.pending.set(frame.request_id, frame);
     this.socket?.send(text);
   }

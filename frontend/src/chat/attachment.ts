@@ -1,3 +1,4 @@
+import { megabytes } from "../api/http";
 import { t } from "../i18n";
 import { languageOf } from "./files";
 
@@ -26,7 +27,7 @@ export async function textFile({ file, folder }: GivenFile, limitBytes: number, 
   const { size } = file;
   const name = plainName(file.name);
   if (folder) throw new Error(t("file_folder", { name }));
-  if (size > limitBytes) throw new Error(t("file_too_large", { name, mb: Math.ceil(size / 1e5) / 10, limit: limitBytes / 1e6 }));
+  if (size > limitBytes) throw new Error(t("file_too_large", { name, ...megabytes(size, limitBytes) }));
   if (size > roomBytes) throw new Error(t("file_no_room", { name, limit: limitBytes / 1e6 }));
   const bytes = await file.arrayBuffer().catch(() => {
     throw new Error(t("file_unread", { name }));

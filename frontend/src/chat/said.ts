@@ -9,7 +9,7 @@ export function wordsAndCode(content: string): HTMLElement[] {
   for (let at = 0; at < parts.length; at += 4) {
     const [words = "", , info = "", code] = parts.slice(at, at + 4);
     if (words.trim()) shown.push(h("p", { dir: "auto" }, words.replace(/^\n+|\n+$/g, "")));
-    if (code !== undefined) shown.push(h("pre", { dir: "ltr" }, h("span", null, info), code.replace(/\n$/, "")));
+    if (code !== undefined) shown.push(h("pre", { class: "told", dir: "ltr" }, h("span", null, info), code.replace(/\n$/, "")));
   }
   return shown;
 }

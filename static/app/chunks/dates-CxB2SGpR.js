@@ -1,0 +1,1 @@
+import{x as e}from"./layers-VG_YnhrJ.js";var t=e===`fr`?`fr`:`en-GB`;export{t};

@@ -1,1 +1,0 @@
-import{x as e}from"./layers-DDoI6TAn.js";var t=e===`fr`?`fr`:`en-GB`;export{t};

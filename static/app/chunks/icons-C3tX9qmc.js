@@ -1,0 +1,1 @@
+import{h as e}from"./layers-VG_YnhrJ.js";function t(t,n=!1){let r=e(`plus`,n);return r.querySelector(`path`)?.setAttribute(`d`,t),r}var n=()=>t(`M6 4v12M6 11c5 0 8-1.5 8-5M12 7.5L14 5.500l2 2`),r=()=>t(`M3.5 4.500a.5.5 0 0 1 .5-.5h12a.5.5 0 0 1 .5.5v11a.5.5 0 0 1-.5.5H4a.5.5 0 0 1-.5-.5zM3.5 8h13M8 8v8`,!0);export{r as n,n as t};

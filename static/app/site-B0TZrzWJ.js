@@ -1,1 +1,0 @@
-import{n as e,t}from"./chunks/theme-C51ZF5hJ.js";t(),document.querySelectorAll(`[data-toggle=theme]`).forEach(t=>t.addEventListener(`click`,()=>e()));

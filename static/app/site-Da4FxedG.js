@@ -1,0 +1,1 @@
+import{n as e,t}from"./chunks/theme-CVKKXPVJ.js";t(),document.querySelectorAll(`[data-toggle=theme]`).forEach(t=>t.addEventListener(`click`,()=>e()));
